@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all cuts fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -52,6 +52,9 @@ accuracy: setup ## Measure how often what-if is right; writes bench/results/what
 
 conformance-all: setup ## Run conformance with every recording in every test; half an hour
 	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
+
+cuts: setup ## Cut every recording at random lines and judge it as of then; goes on where it was stopped; an hour (ARGS='--only ch')
+	@$(WITH_ENV) exec python -m tests.conformance.cuts $(ARGS)
 
 chaos: setup ## Test kills at seeded points, full disks, runs side by side: a sample of half an hour (SEED=1; root for the disks)
 	@$(WITH_ENV) exec .ci/chaos $(ARGS)

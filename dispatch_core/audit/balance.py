@@ -1,4 +1,4 @@
-"""Balance of a subscription: the table ``balance``, consumers and keys that carry too much, and Failover's active topics.
+"""Balance of a subscription: the table ``balance``, and consumers and keys that carry too much.
 
 A consumer's fair share is what it would have got if every message sent had been spread over the hash space (or over the
 consumers) as it was owned at that moment (``hash_share``). So a consumer that joined late or stayed briefly is not blamed
@@ -21,11 +21,9 @@ from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.hash_share import FairPart
 from dispatch_core.audit.key_totals import EVIDENCE, key_codes
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.sentences.lists import listed, plural
 from dispatch_core.audit.sentences.names import Connections, connections_in, shown
 from dispatch_core.tables import BALANCE
 
-_NAMED_AT_MOST: Final = 5
 _SUMMED: Final = ("entries", "messages", "size_bytes")
 
 
@@ -242,127 +240,5 @@ def _finding(uneven: Uneven, totals: pa.Table, deliveries: int) -> Finding:
     )
 
 
-def _beginning(names: list[str]) -> str:
-    """Return the prefix that all names share."""
-    first, last = min(names), max(names)
-    differ = (at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    return first[: next(differ, len(first))]
-
-
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %"
-
-
-#: One row per topic and consumer of Failover subscriptions; ``active_us`` 0: it was never the active one.
-ACTIVE_TIMES: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("cluster", "topic", "subscription", "consumer_name")),
-        ("active_us", pa.int64()),
-    ]
-)
-_TOPIC: Final = ("cluster", "topic", "subscription")
-
-
-def active_times(
-    ownership: pa.Table, connected: pa.Table, last_t_us: pa.Table, start_us: int, end_us: int
-) -> pa.Table:
-    """Compute for how long each consumer of each Failover topic was the active one in [``start_us``, ``end_us``).
-
-    Args:
-        ownership: rows of ``tables.OWNERSHIP`` of any number of topics; topics that ``last_t_us`` lacks are left out.
-        connected: consumers that were connected in the interval: ``cluster``, ``topic``, ``subscription``,
-            ``consumer_name``. One that was never active has a row with 0.
-        last_t_us: by topic the time of its last line, ``last_t_us``: an activity without an end lasts until then.
-        start_us: start of the interval, in microseconds since the epoch.
-        end_us: its end.
-
-    Returns:
-        Rows of ``ACTIVE_TIMES``, sorted. Connections of one name are one consumer.
-    """
-    spans = ownership.select([*_TOPIC, "from_t_us", "until_t_us", "consumer_name"]).join(
-        last_t_us, list(_TOPIC), join_type="inner", use_threads=False
-    )
-    until = pc.min_element_wise(pc.coalesce(spans["until_t_us"], spans["last_t_us"]), end_us)
-    active_us = pc.max_element_wise(
-        pc.subtract(until, pc.max_element_wise(spans["from_t_us"], start_us)), pa.scalar(0, pa.int64())
-    )
-    times = [
-        [*(rows[name] for name in _TOPIC), pc.fill_null(rows["consumer_name"], ""), us]
-        for rows, us in ((spans, active_us), (connected, pa.repeat(pa.scalar(0), connected.num_rows)))
-    ]
-    both = pa.concat_tables(
-        [pa.table(columns, names=ACTIVE_TIMES.names).cast(ACTIVE_TIMES) for columns in times]
-    )
-    by = [*_TOPIC, "consumer_name"]
-    summed = both.group_by(by, use_threads=False).aggregate([("active_us", "sum")])
-    return summed.rename_columns(ACTIVE_TIMES.names).sort_by([(name, "ascending") for name in by])
-
-
-class _ActiveTime(NamedTuple):
-    """A row of ``ACTIVE_TIMES``."""
-
-    cluster: str
-    topic: str
-    subscription: str
-    consumer_name: str
-    active_us: int
-
-
-def failover_imbalances(times: pa.Table, limits: Limits) -> list[dict[str, Any]]:
-    """``failover_imbalance`` over all topics of each Failover subscription: who is active for how many of them.
-
-    A topic counts for the consumer that was active for longest. Findings are rows of ``anomalies`` without
-    ``interval_start`` and ``incarnation``; their ``topic`` is what the names of all topics begin with, and ``*``.
-    """
-    of: defaultdict[tuple[str, str], list[_ActiveTime]] = defaultdict(list)
-    for row in times.select(ACTIVE_TIMES.names).to_pylist():
-        of[row["cluster"], row["subscription"]].append(_ActiveTime(**row))
-    found = []
-    for (cluster, subscription), group in sorted(of.items()):
-        topics = sorted({time.topic for time in group})
-        active = dict.fromkeys(sorted({time.consumer_name for time in group}), 0)
-        longest: dict[str, _ActiveTime] = {}
-        for time in group:
-            if time.active_us > (longest[time.topic].active_us if time.topic in longest else 0):
-                longest[time.topic] = time
-        for time in longest.values():
-            active[time.consumer_name] += 1
-        if len(longest) < limits.min_topics or len(active) < 2:
-            continue
-        fair = len(longest) / len(active)
-        busiest = max(active, key=lambda name: (active[name], name))
-        idle = [name for name, count in active.items() if not count]
-        if active[busiest] <= limits.share_ratio * fair and not (idle and fair >= limits.min_topics):
-            continue
-        text = (
-            f"{shown(busiest)} is active for {active[busiest]} of {len(longest)} topics of subscription "
-            f"{shown(subscription)}, an equal part would be {fair:.1f}"
-        )
-        if idle:
-            text += f"; {listed(map(shown, idle))} {plural(len(idle), 'is', 'are')} active for none"
-        text += (
-            ". Failover picks by partition index, so one-partition topics all pick the same place in the list (PIP-392); "
-            "activeConsumerFailoverConsistentHashing=true picks by the topic's name"
-        )
-        found.append(
-            {
-                "kind": "failover_imbalance",
-                "severity": KINDS["failover_imbalance"].severity,
-                "cluster": cluster,
-                "topic": f"{_beginning(topics)}*",
-                "subscription": subscription,
-                "key": None,
-                "key_b64": False,
-                "hash": None,
-                "positions": [],
-                "consumers": [],
-                "consumer_names": [busiest, *idle[:_NAMED_AT_MOST]],
-                "seqs": [],
-                "t_us": None,
-                "cause": None,
-                "reason": None,
-                "uncertain": False,
-                "explanation": text,
-            }
-        )
-    return found

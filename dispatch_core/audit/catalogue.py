@@ -24,7 +24,7 @@ CONFORMANCE: Final = "conformance"
 PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INPUT_QUALITY, CONFORMANCE)
 
 #: Why an entry was sent more than once.
-CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload")
+CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload", "cursor_moved")
 #: ``reason`` of an order finding at a connection that had allowed delivery out of order.
 ORDER_NOT_PROMISED: Final = "out_of_order_allowed"
 #: ``reason`` of a finding that a change of the active consumer explains, as Pulsar documents it for Failover: severity
@@ -118,6 +118,13 @@ _KINDS: Final = (
         0,
     ),
     AnomalyKind(
+        "skipped",
+        INFO,
+        COMPLETENESS,
+        "stored entries that were never sent, because a move of the cursor passed them; counted by what moved it",
+        None,
+    ),
+    AnomalyKind(
         "ack_hole",
         MINOR,
         COMPLETENESS,
@@ -157,7 +164,7 @@ _KINDS: Final = (
         MINOR,
         BALANCE,
         "the active topics of a subscription are spread unevenly over its consumers (PIP-392)",
-        None,
+        0,
     ),
     AnomalyKind(
         "hot_key",

@@ -113,7 +113,8 @@ class EntryWaits:
         Args:
             identity: columns that every row begins with.
             blocked: rows of ``tables.BLOCKED`` of the same incarnation: what rules held back is summed up.
-            never_delivered: entries that nobody was sent by the end of the interval (``UnsentEntries``).
+            never_delivered: entries that nobody was sent by the moment of the verdict, without unfinished ones
+                (``UnsentEntries``).
         """
         half, most = self.percentiles_us([0.5, 0.99])
         row = {

@@ -33,6 +33,7 @@ class Limits:
 
     Attributes:
         stuck_key_ms, stuck_consumer_ms, stuck_subscription_ms: longest wait of work without a break.
+        never_delivered_ms: longest time that an entry which no rule holds is not sent.
         ack_hole_ms: longest time that an entry stays unacknowledged below acknowledged ones.
         needless_message_ms: sum over messages of the time held back without need, per waiting consumer and rule.
         hot_key_share: largest part of all messages that one key may carry, 0 to 1.
@@ -46,6 +47,7 @@ class Limits:
     stuck_key_ms: int = 10_000
     stuck_consumer_ms: int = 10_000
     stuck_subscription_ms: int = 10_000
+    never_delivered_ms: int = 10_000
     ack_hole_ms: int = 60_000
     needless_message_ms: int = 0
     hot_key_share: float = 0.10

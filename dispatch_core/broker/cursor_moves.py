@@ -107,22 +107,11 @@ def target_of_clear(st: State, stored: int) -> int:
     return max(stored - 1, int(st.s[MARK_DELETE]))
 
 
-def is_refused(st: State, target: int) -> bool:
-    """True if the cursor refuses to move to ``target``: mark-delete is beyond it already.
-
-    >>> from dispatch_core.broker.state import example_state
-    >>> st = example_state(entries=5)
-    >>> st.s[MARK_DELETE] = 2
-    >>> is_refused(st, 1), is_refused(st, 2)
-    (True, False)
-    """
-    return target < int(st.s[MARK_DELETE])
-
-
 def move_forward(st: State, target: int) -> list[int]:
     """Delete every entry up to ``target``; returns those of them that are pending on a consumer, which stay so.
 
-    How many of their messages were not acknowledged is kept in ``pending_count``.
+    How many of their messages were not acknowledged is kept in ``pending_count``. A target before mark-delete changes
+    nothing: the cursor refuses it.
     """
     passed = np.arange(int(st.s[MARK_DELETE]) + 1, target + 1)
     pending: list[int] = passed[st.holder[passed] != NOBODY].tolist()

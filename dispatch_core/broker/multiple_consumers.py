@@ -382,16 +382,13 @@ class MultipleConsumersDispatcher:
 
     # --- operations on the cursor ----------------------------------------------------------------------------
 
-    def move_forward(self, target: int) -> bool:
-        """Move the cursor forward: every entry up to ``target`` is deleted. Returns False if the cursor refuses it."""
-        if cursor_moves.is_refused(self.state, target):
-            return False
+    def move_forward(self, target: int) -> None:
+        """Move the cursor forward: every entry up to ``target`` is deleted."""
         if target >= 0:
             self._check_stored(target)
         self._sent_deleted.update(cursor_moves.move_forward(self.state, target))
         for entry in [known for known in self._unacked_indexes if known <= self.state.s[st_.MARK_DELETE]]:
             del self._unacked_indexes[entry]
-        return True
 
     def reset(self, entry: int) -> None:
         """Reset the cursor to ``entry``, which may be the next one to be stored; all consumers were disconnected before."""

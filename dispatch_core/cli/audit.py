@@ -13,11 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.balance import ACTIVE_TIMES, failover_imbalances, not_judged
+from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.limits import Limits, LimitsError
+from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
     FAIL,
@@ -32,8 +34,11 @@ from dispatch_core.audit.verdict import (
 )
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
+    AsOf,
     Recurring,
+    add_as_of_arguments,
     add_recording_arguments,
+    as_of_given,
     dispatchers,
     overrides_given,
     progress,
@@ -42,6 +47,7 @@ from dispatch_core.cli.recordings import (
     set_aside,
 )
 from dispatch_core.errors import ProfileError
+from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
@@ -62,9 +68,12 @@ _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 class _Judged:
     """The audit's result for one incarnation of one dispatcher; a recording may have many, so it does not hold the log."""
 
+    cluster: str
     topic: str
     subscription: str
     incarnation: int
+    last_us: int | None  # time of the last line
+    connected: int  # consumers connected behind it
     anomalies: pa.Table
     names: dict[int, str]  # of the connections, if there are anomalies
     promises: list[PromiseVerdict]
@@ -76,6 +85,21 @@ class _Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class _Moment:
+    """The last line of a recording, microseconds since the epoch, and the number of consumers connected behind it."""
+
+    t_us: int
+    connected: int
+
+    @classmethod
+    def of(cls, judged: list[_Judged]) -> _Moment | None:
+        """Return the moment as of which a recording was judged; ``None`` where no line has a time."""
+        last = max((result.last_us for result in judged if result.last_us is not None), default=None)
+        newest = {(result.cluster, result.topic, result.subscription): result for result in judged}
+        return None if last is None else cls(last, sum(result.connected for result in newest.values()))
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """The options of the command, parsed."""
 
@@ -83,11 +107,13 @@ class _Asked:
     policy: Policy
     limits: Limits
     rules: bool
+    as_of: AsOf
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``audit``."""
     add_recording_arguments(parser, ": anomalies, then a verdict per recording")
+    add_as_of_arguments(parser)
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to show as sentences (default 5)"
     )
@@ -113,6 +139,7 @@ def run(options: argparse.Namespace) -> int:
         Policy(top=options.top),
         _limits(options.limits),
         not options.no_rules,
+        as_of_given(options),
     )
     given: list[str] = []
     times = [_NO_TIMES]
@@ -125,9 +152,9 @@ def run(options: argparse.Namespace) -> int:
         progress("")
         _complain(recording, judged)
         if options.json:
-            _print_json(_json_lines(recording, judged, verdict))
+            _print_json(_json_lines(recording, judged, verdict, asked.as_of))
         else:
-            print(_for_people(recording, judged, verdict, options.top))
+            print(_for_people(recording, judged, verdict, asked))
         sys.stdout.flush()
         times += [result.times for result in judged if result.times.num_rows]
     by_topic = pa.concat_tables(times)
@@ -136,13 +163,21 @@ def run(options: argparse.Namespace) -> int:
     together = failover_imbalances(once, asked.limits)
     if (problem := recurring.complaint()) is not None:
         print(problem, file=sys.stderr)
+    limit = asked.policy.limit("failover_imbalance")
+    over_all = PASS if limit is None or len(together) <= limit else FAIL
     if options.json:
-        _print_json(_json_lines_of_all(together))
+        _print_json(_json_lines_of_all(together, over_all))
     else:
         for anomaly in together:
-            print(f"over all topics  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
+            print(f"over all topics  {over_all}  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
         print(", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given))
-    return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
+    return (
+        FINDINGS
+        if FAIL in [*given, over_all]
+        else COULD_NOT_JUDGE
+        if UNKNOWN in given or not given
+        else CLEAN
+    )
 
 
 def _limits(given: list[str]) -> Limits:
@@ -157,7 +192,7 @@ def _limits(given: list[str]) -> Limits:
 
 
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
-    for logs in dispatchers(recording, asked.overrides):
+    for logs in dispatchers(recording, asked.overrides, asked.as_of):
         yield from _judge_dispatcher(logs, asked, quarantined(recording))
 
 
@@ -168,7 +203,12 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
         audit = audit_whole(
-            log, earlier=earlier, limits=asked.limits, closed=last, rules=asked.rules, last=last
+            log,
+            earlier=earlier,
+            limits=asked.limits,
+            closed=last and asked.as_of.complete,
+            rules=asked.rules,
+            last=last,
         )
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
@@ -186,9 +226,12 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         problem, warnings = _rules(log)
         shown = bool(audit.anomalies.num_rows)
         yield _Judged(
+            log.cluster,
             log.topic,
             log.subscription,
             log.incarnation,
+            last_line_us([log]),
+            connected_at_end(log.events),
             audit.anomalies if shown else _NO_ANOMALIES,
             _names(log) if shown else {},
             judged,
@@ -254,18 +297,21 @@ def _print_json(lines: Iterator[dict[str, Any]]) -> None:
         print(json.dumps(line, ensure_ascii=False))
 
 
-def _json_lines_of_all(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Findings over the topics of all recordings; they change no recording's verdict."""
+def _json_lines_of_all(found: list[dict[str, Any]], verdict: str) -> Iterator[dict[str, Any]]:
+    """Findings over the topics of all recordings, and the verdict on them; they change no recording's verdict."""
     for anomaly in found:
         shown = {name: value for name, value in anomaly.items() if name not in ("t_us", "cause", "reason")}
         del shown["key_b64"]
         yield {"recording": _ALL, **shown}
     if found:
         counts = Counter(anomaly["kind"] for anomaly in found)
-        yield {"verdict": PASS, "recording": _ALL, "counts": dict(counts)}
+        yield {"verdict": verdict, "recording": _ALL, "counts": dict(counts)}
 
 
-def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> Iterator[dict[str, Any]]:
+def _json_lines(
+    recording: Recording, judged: list[_Judged], verdict: str, as_of: AsOf
+) -> Iterator[dict[str, Any]]:
+    moment = _Moment.of(judged)
     counts: Counter[str] = Counter()
     for result in judged:
         names = result.names
@@ -295,6 +341,9 @@ def _json_lines(recording: Recording, judged: list[_Judged], verdict: str) -> It
         "verdict": verdict,
         "recording": recording.name,
         "counts": {kind: counts[kind] for kind in sorted(counts, key=KIND_ORDER.__getitem__)},
+        "as_of_us": None if moment is None else moment.t_us,
+        "complete": as_of.complete,
+        "connected": None if moment is None else moment.connected,
         "levels": sorted({result.level for result in judged}),
         "quarantined": recording.refused,
         "warnings": sorted({*recording.mismatches, *_warnings(judged)}),
@@ -325,8 +374,12 @@ def _warnings(judged: list[_Judged]) -> set[str]:
     return texts
 
 
-def _for_people(recording: Recording, judged: list[_Judged], verdict: str, top: int) -> str:
+def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked: _Asked) -> str:
+    top = asked.policy.top
     rows = [f"{recording.name}  {verdict}"]
+    moment = _Moment.of(judged)
+    if moment is not None:
+        rows.append("  " + as_of_sentence(moment.t_us, moment.connected, complete=asked.as_of.complete))
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
     for result in judged:
         if len(judged) > 1:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
+    add_as_of_arguments,
     add_recording_arguments,
+    as_of_given,
     dispatchers,
     overrides_given,
     progress,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``explain``."""
     add_recording_arguments(parser, ": one object per moment, then one per recording")
+    add_as_of_arguments(parser)
     whom = parser.add_mutually_exclusive_group(required=True)
     whom.add_argument(
         "--key", metavar="K", help="a key: its text, base64:… of its bytes, or h31:… (its murmur hash)"
@@ -93,7 +96,8 @@ def _explanations(
     from dispatch_core.explain.subject import NothingMatchedError, subject_of
     from dispatch_core.replay.whole_log import audit_whole
 
-    for logs in dispatchers(recording, overrides):
+    as_of = as_of_given(options)
+    for logs in dispatchers(recording, overrides, as_of):
         for number, log in enumerate(logs):
             record = Record.of(log, logs[:number])
             try:
@@ -103,7 +107,12 @@ def _explanations(
             except NothingMatchedError as error:
                 yield _Missed(str(error), error.near)
             else:
-                audit = audit_whole(log, earlier=logs[:number], tick_us=tick_for(log))
+                audit = audit_whole(
+                    log,
+                    earlier=logs[:number],
+                    closed=as_of.complete and log is logs[-1],
+                    tick_us=tick_for(log),
+                )
                 yield explanation_of(record, subject, audit)
 
 

@@ -15,6 +15,7 @@ from dispatch_core.audit.verdict import NOTHING_QUARANTINED, Quarantined
 from dispatch_core.broker import settings
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.recording.known_until import logs_until
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.reader import (
@@ -24,6 +25,7 @@ from dispatch_core.recording.reader import (
     find_recordings,
     read_recording,
 )
+from dispatch_core.times import LAST_US, micros
 
 T = TypeVar("T")
 
@@ -81,6 +83,43 @@ def add_override_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The moment as of which logs are judged.
+
+    ``until_us``: lines later than it are not used; ``None`` = all are. ``complete``: no lines will ever follow; otherwise
+    what goes on at the end is not finished.
+    """
+
+    until_us: int | None = None
+    complete: bool = False
+
+
+#: As of the last line.
+LAST_LINE: Final = AsOf()
+
+
+def add_as_of_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--as-of`` and ``--complete``, for ``as_of_given``."""
+    parser.add_argument(
+        "--as-of",
+        type=moment_us,
+        metavar="TIME",
+        help="judge as of this time: ISO 8601 (UTC if it names no zone) or microseconds; later lines are not used "
+        "(default: the last line)",
+    )
+    parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="nothing will ever follow the log: what is not sent or acknowledged at its end never will be",
+    )
+
+
+def as_of_given(options: argparse.Namespace) -> AsOf:
+    """Return the moment that the options of ``add_as_of_arguments`` name."""
+    return AsOf(options.as_of, options.complete)
+
+
 def overrides_given(options: argparse.Namespace) -> Overrides:
     """The overrides of the command line. Raises an error for wrong values, before anything is read."""
     if options.broker_version is not None:
@@ -122,6 +161,23 @@ def moment(text: str) -> datetime:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no day and no ISO 8601 time, as 2026-11-21") from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def moment_us(text: str) -> int:
+    """Parse an argument that is a time as ``moment`` reads it, or microseconds since the epoch; returns microseconds.
+
+    >>> moment_us("1970-01-01T00:00:01"), moment_us("1795249461936412")
+    (1000000, 1795249461936412)
+    """
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit() and len(stripped) > _DIGITS_OF_A_DAY:
+        return min(int(stripped[:_MOST_DIGITS]), LAST_US)
+    return micros(moment(text))
+
+
+#: ``20261121`` is a day in ISO 8601.
+_DIGITS_OF_A_DAY: Final = 8
+_MOST_DIGITS: Final = 19
 
 
 def code_of_copy(source: RecordingSource, counts: FileCounts) -> int:
@@ -182,10 +238,16 @@ class Recurring:
         )
 
 
-def dispatchers(recording: Recording, overrides: Overrides) -> Iterator[list[DispatcherLog]]:
-    """Yield the logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first."""
-    for _, logs in groupby(recording.logs, key=lambda log: (log.cluster, log.topic, log.subscription)):
-        yield [overrides.of(log) for log in logs]
+def dispatchers(
+    recording: Recording, overrides: Overrides, as_of: AsOf = LAST_LINE
+) -> Iterator[list[DispatcherLog]]:
+    """Yield the logs of a recording under ``overrides``, as known then: for each dispatcher its incarnations, oldest first.
+
+    The incarnations of a dispatcher stand together in a recording.
+    """
+    for _, group in groupby(recording.logs, key=lambda log: (log.cluster, log.topic, log.subscription)):
+        logs = [overrides.of(log) for log in group]
+        yield logs if as_of.until_us is None else logs_until(logs, as_of.until_us)
 
 
 def progress(text: str) -> None:

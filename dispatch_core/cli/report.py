@@ -17,10 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, Quarantined, Seen, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
+    AsOf,
+    add_as_of_arguments,
     add_recording_arguments,
+    as_of_given,
     dispatchers,
     moment,
     overrides_given,
@@ -30,6 +34,7 @@ from dispatch_core.cli.recordings import (
     set_aside,
 )
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.reader import Recording
@@ -63,6 +68,7 @@ class _Written:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``report``."""
     add_recording_arguments(parser, ": one object per report")
+    add_as_of_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the reports")
     parser.add_argument(
         "--interval-start",
@@ -79,6 +85,7 @@ def run(options: argparse.Namespace) -> int:
     """Write all reports; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
     overrides = overrides_given(options)
     span = _interval(options.interval_start, options.interval_end)
+    as_of = as_of_given(options)
     given: list[str] = []
     taken: set[Path] = set()
     for recording in read_all(options.paths, follow_links=options.follow_links):
@@ -87,11 +94,11 @@ def run(options: argparse.Namespace) -> int:
             progress("")
             print(f"{problem}; the report is of the rest", file=sys.stderr)
         found = 0
-        for read in dispatchers(recording, overrides):
+        for read in dispatchers(recording, overrides, as_of):
             logs = _begun(read, span)
             if not logs:
                 continue
-            text, verdict = _report(logs, span, problem, quarantined(recording))
+            text, verdict = _report(logs, span, problem, quarantined(recording), as_of)
             where = _place(options.out, recording, logs[0], taken)
             size_bytes = _write(where, text)
             found += 1
@@ -137,7 +144,11 @@ def _begun(logs: list[DispatcherLog], span: tuple[int, int] | None) -> list[Disp
 
 
 def _report(
-    logs: list[DispatcherLog], span: tuple[int, int] | None, problem: str | None, lost: Quarantined
+    logs: list[DispatcherLog],
+    span: tuple[int, int] | None,
+    problem: str | None,
+    lost: Quarantined,
+    as_of: AsOf,
 ) -> tuple[str, str]:
     """The page of one dispatcher, and its verdict."""
     from dispatch_core.report.aggregate import gather
@@ -145,7 +156,8 @@ def _report(
     from dispatch_core.report.page import page
     from dispatch_core.report.ring import changes_of
 
-    tables, doubted = _tables(logs, span, DEFAULT_LIMITS)
+    tables, doubted = _tables(logs, span, DEFAULT_LIMITS, complete=as_of.complete)
+    judged = _as_of_note(logs, span, as_of)
     if span is None:
         span = _whole(logs)
     unsent = tables["waits"]["never_delivered"][-1].as_py()
@@ -162,7 +174,7 @@ def _report(
     reason = "; ".join(
         f"{promise.promise}: {promise.reason}" for promise in promises if promise.verdict == verdict
     )
-    notes = []
+    notes = [] if judged is None else [judged]
     if problem is not None:
         notes.append(f"{problem}.")
     whole = {
@@ -208,7 +220,7 @@ def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
 
 
 def _tables(
-    logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits
+    logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits, *, complete: bool
 ) -> tuple[dict[str, pa.Table], int]:
     """Result tables of all incarnations of a dispatcher, restricted to ``span``, and the number of doubted comparisons."""
     from dispatch_core.replay.whole_log import audit_whole
@@ -218,13 +230,10 @@ def _tables(
     for number, log in enumerate(logs):
         until = None if span is None else span[1] - 1
         last = number == len(logs) - 1
-        # Entries that an incarnation leaves unsent are for the next one. A log that continues is judged as of the interval's
-        # end.
-        goes_on = not last or (
-            until is not None and bool(pc.any(pc.greater(log.events["t_us"], until)).as_py())
-        )
+        # Entries that an incarnation leaves unsent are for the next one.
+        closed = complete and last and not _goes_on([log], until)
         audit = audit_whole(
-            log, earlier=logs[:number], limits=limits, as_of_us=until, closed=not goes_on, last=last
+            log, earlier=logs[:number], limits=limits, as_of_us=until, closed=closed, last=last
         )
         doubted += audit.doubted
         tables = {table: getattr(audit, name) for table, name in _TABLES}
@@ -232,6 +241,21 @@ def _tables(
     return {
         name: pa.concat_tables([tables[name] for tables in of_incarnations]) for name, _ in _TABLES
     }, doubted
+
+
+def _goes_on(logs: Sequence[DispatcherLog], until_us: int | None) -> bool:
+    """Check whether a line of some logs is later than ``until_us``."""
+    last_us = last_line_us(logs)
+    return until_us is not None and last_us is not None and last_us > until_us
+
+
+def _as_of_note(logs: Sequence[DispatcherLog], span: tuple[int, int] | None, as_of: AsOf) -> str | None:
+    """Say as of when the page judges; ``None`` where no line has a time, or the log goes on behind the interval."""
+    last_us = last_line_us(logs)
+    if last_us is None or (span is not None and _goes_on(logs, span[1] - 1)):
+        return None
+    text = as_of_sentence(last_us, connected_at_end(logs[-1].events), complete=as_of.complete)
+    return f"Judged {text}."
 
 
 def _of_interval(

@@ -55,9 +55,9 @@ def named_extent(events: pa.Table) -> tuple[Position, Position]:
     if "positions" not in events.column_names:
         return (-1, -1), (-1, -1)
     flat = pc.list_flatten(events["positions"])
-    if not len(flat):
-        return (-1, -1), (-1, -1)
     ledgers = np.asarray(pc.struct_field(flat, "ledger_id"))
     entries = np.asarray(pc.struct_field(flat, "entry_id"))
+    if not len(ledgers):
+        return (-1, -1), (-1, -1)
     low, high = int(ledgers.min()), int(ledgers.max())
     return (low, int(entries[ledgers == low].min())), (high, int(entries[ledgers == high].max()))

@@ -41,6 +41,8 @@ EARLY_US: Final = 600_000_000
 #: peak of memory grew to 1.06 times, with half of one to 1.11 times, for 6 % less time.
 BATCH_ROWS: Final = -(-ROW_GROUP_ROWS // 3)
 
+#: Ledger of the position behind every entry, to which a cursor is moved by name.
+_END: Final = (1 << 63) - 1
 _SLICE_ROWS: Final = BATCH_ROWS
 _MOST_AT_ONCE: Final = 524_288
 _TEXTS: Final = (
@@ -261,6 +263,7 @@ def log_batches(
             lowest, highest = _with_checkpoint(events)
         else:
             lowest, highest = named_extent(events)
+        highest = max(highest, _moved_to(events))
         if limit is not None and highest >= limit:
             limit = None
         begun, place = True, (log, part)
@@ -410,6 +413,15 @@ def _named(table: pa.Table) -> pa.Table:
 def _positions(table: pa.Table, after: Position) -> pa.Table:
     """Those after a position."""
     return kept(table, _from(table, (after[0], after[1] + 1)))
+
+
+def _moved_to(events: pa.Table) -> Position:
+    """The highest position that a move of the cursor names; a move to the end of the topic names none."""
+    if "moved_to" not in events.column_names or events["moved_to"].null_count == events.num_rows:
+        return -1, -1
+    moved = events["moved_to"].drop_null()
+    places = [(to["ledger_id"], to["entry_id"]) for to in moved.to_pylist()]
+    return max((place for place in places if place[0] < _END), default=(-1, -1))
 
 
 def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:

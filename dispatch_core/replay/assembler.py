@@ -21,16 +21,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import tables
+from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
+from dispatch_core.audit.unsent_entries import (
+    NOTHING_UNFINISHED,
+    Unfinished,
+    UnsentEntries,
+    positions_of,
+    published_us,
+)
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.never_sent import SkippedEntries
-from dispatch_core.audit.waits.tracker import SampledWait
+from dispatch_core.audit.waits.passed_entries import PassedEntries
+from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import StoredEntries
@@ -62,6 +70,7 @@ class Replay:
         removals_logged: bool | None = None,
         limits: Limits = DEFAULT_LIMITS,
         closed: bool = False,
+        to_last_line: bool = False,
         tick_us: int | None = None,
     ) -> None:
         """Begin before the first line.
@@ -79,7 +88,9 @@ class Replay:
             trace: compare every decision of a dispatcher trace, of which these are the facts.
             removals_logged: see ``AuditFold``.
             limits: how long is too long.
-            closed: the log is complete: what waits at its end will never be sent. Otherwise it goes on after the interval.
+            closed: the log is complete: what waits at its end will never be sent.
+            to_last_line: the log is known up to its last line. What waits is judged as of then, not as of the interval's
+                end.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
         """
         self._head = head
@@ -102,10 +113,12 @@ class Replay:
             profile=self._judge.profile,
             removals_logged=removals_logged if trace is None else trace.removals_logged,
         )
-        self._limits, self._closed = limits, closed
+        self._limits, self._closed, self._to_last_line = limits, closed, to_last_line
+        self._unfinished = NOTHING_UNFINISHED
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
+        self._passed = PassedEntries()
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
@@ -129,7 +142,7 @@ class Replay:
         """
         first = self._first_line is None
         self._stored.add(messages)
-        self._unsent.stored(*positions_of(messages))
+        self._unsent.stored(*positions_of(messages), published_us(messages))
         audit = self._audit.feed(messages, events)
         self._count(events)
         deliveries = audit.deliveries
@@ -140,6 +153,7 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        self._passed.look(self._audit.window, self._audit.scan)
         if self._skipped is not None:
             self._skipped.look(self._audit.window, self._audit.scan, self._audit.dropped)
         count, deliveries = deliveries.num_rows, result_rows.within(deliveries, self._start_us)
@@ -168,7 +182,7 @@ class Replay:
     def pass_over(self, messages: pa.Table) -> None:
         """Count entries that no event names: those before the first that one does, or behind the last line."""
         self._stored.add(messages)
-        self._unsent.stored_behind(*positions_of(messages))
+        self._unsent.stored_behind(*positions_of(messages), published_us(messages), self._finished_until_us())
 
     @property
     def ownership_changes(self) -> npt.NDArray[np.int64]:
@@ -176,8 +190,16 @@ class Replay:
         return self._judge.ownership().changes
 
     def never_delivered(self) -> int:
-        """Return how many entries were not sent by the lines that were fed, here and to ``after`` (``UnsentEntries``)."""
-        return self._unsent.count()
+        """Return how many entries were not sent by the lines that were fed, here and to ``after`` (``UnsentEntries``).
+
+        Those that are not finished are not counted. Call it after ``finish``.
+        """
+        return self._unsent.count(unfinished=self._unfinished)
+
+    @property
+    def unfinished(self) -> Unfinished:
+        """What need not have been sent by the moment of the verdict; known after ``finish``."""
+        return self._unfinished
 
     def finish(self, reported_waits: list[SampledWait] | None = None) -> dict[str, pa.Table]:
         """Return what the log as a whole says: ``ownership``, ``blocked``, ``dispatcher_state``, and the last rows of
@@ -198,6 +220,11 @@ class Replay:
         if judged:
             others = but_for(waits, found)
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
+            waits_now = skipped + others
+        else:
+            waits_now = skipped
+        self._unfinished = self._not_finished(waits_now, found)
+        found += self._passed.findings()
         found += ack_holes(self._audit.scan, self._audit.window, limits, end)
         spans = self._judge.ownership()
         return {
@@ -213,7 +240,29 @@ class Replay:
     def _as_of_us(self) -> int:
         """Return the moment as of which waits are judged: the end of a closed log, else of the interval."""
         last_us = self._last_line[1] or self._start_us
-        return last_us if self._closed else max(self._end_us - 1, last_us)
+        if self._closed:
+            return last_us
+        # What waited before the interval waits at its start still.
+        return max(self._start_us if self._to_last_line else self._end_us - 1, last_us)
+
+    def _finished_until_us(self) -> int:
+        """Return the time until which entries should have been sent, or wait: a moment before the verdict's."""
+        if self._closed:
+            return NOTHING_UNFINISHED.since_us
+        judged = self._judge.not_judged is None
+        young_us = grace_of(self._limits) if judged else 1000 * self._limits.never_delivered_ms
+        return self._as_of_us() - young_us
+
+    def _not_finished(self, waits: Sequence[SampledWait], found: Sequence[StallFinding]) -> Unfinished:
+        """Return what need not have been sent by now: ``waits`` that are no finding among ``found`` yet."""
+        if self._closed:
+            return NOTHING_UNFINISHED
+        going_on = sum(wait.never_sent for wait in waits if wait.until_seq is None)
+        return Unfinished(
+            self._finished_until_us(),
+            max(0, going_on - sum(finding.unsent or 0 for finding in found)),
+            backlog=going_on > 0,
+        )
 
     def _end(self) -> End:
         consumers = self._audit.window.consumers

@@ -72,6 +72,9 @@ class TraceJudge(Judge):
     @property
     def not_judged(self) -> str | None:
         """See ``Judge``."""
+        driver = self._verification.driver
+        if driver is not None and driver.stopped is not None:
+            return driver.stopped[0]
         return self._verification.not_judged
 
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
@@ -107,6 +110,8 @@ class TraceJudge(Judge):
                 if finding.status == status and finding.decision_class == "dispatch"
             ]
             judgement[np.isin(seqs, differing)] = status
+        if verification.driver.stopped is not None:
+            judgement[seqs >= verification.driver.stopped[1]] = "not_judged"
         consumers = deliveries["consumer"].combine_chunks()
         expected = pc.if_else(pa.array(judgement == "exact"), consumers, None)
         return Judged(pa.array(judgement, pa.string()), expected.cast(pa.int64()), findings)
@@ -161,4 +166,5 @@ class TraceJudge(Judge):
 
 
 def _counts(tally: Tally) -> dict[str, int]:
-    return {"rounds": tally.rounds} | {name: tally.total(name) for name in COUNTS}
+    counts = {name: tally.total(name) for name in COUNTS}
+    return {"rounds": tally.rounds} | counts | {"decisions": tally.compared()}

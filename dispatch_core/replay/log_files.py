@@ -58,6 +58,8 @@ def replay_files(
     interval_end: datetime,
     limits: Limits = DEFAULT_LIMITS,
     overrides: Overrides = RECORDED,
+    to_last_line: bool = False,
+    complete: bool = False,
     open_file: Callable[[], IO[bytes]] | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Replay all incarnations of a dispatcher; yields rows of the result tables as they become known.
@@ -65,9 +67,11 @@ def replay_files(
     Args:
         dispatcher: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
         interval_start: a row belongs to the interval of the event that proves it.
-        interval_end: what waits is judged as of then.
+        interval_end: lines from then on are not used; what waits is judged as of then.
         limits: how long, or how much, is too much.
         overrides: what holds in place of the log's header.
+        to_last_line: the log is known up to its last line: what waits is judged as of then.
+        complete: no line will ever follow.
         open_file: opens an empty file for sums that outgrow memory (``EntryWaits``).
 
     Raises:
@@ -78,8 +82,8 @@ def replay_files(
         dispatcher["event_files"],
         dispatcher["message_files"],
     )
-    asked = _Asked(interval_start, limits, _logs(files, interval_end, overrides))
-    logs = asked.logs
+    logs = _logs(files, interval_end, overrides)
+    asked = _Asked(interval_start, limits, logs, to_last_line=to_last_line, complete=complete)
     stored = asked.stored_entries()
     states: list[pa.Table] = []
     by_log = groupby(_replayed(files, asked, stored), key=lambda step: step.number)
@@ -155,12 +159,17 @@ class _Log:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The arguments of every replay. ``traces``: decisions of traces are compared, where a log has one."""
+    """The arguments of every replay. ``traces``: decisions of traces are compared, where a log has one.
+
+    ``to_last_line`` and ``complete`` hold for the last incarnation.
+    """
 
     interval_start: datetime
     limits: Limits
     logs: list[_Log]
     traces: bool = True
+    to_last_line: bool = False
+    complete: bool = False
 
     def stored_entries(self) -> StoredEntries:
         """Return the count of the topic's entries, before the first one."""
@@ -173,6 +182,7 @@ class _Asked:
     def replay_of(self, number: int, part: int, after: Replay | None, stored: StoredEntries) -> Replay:
         """Begin the replay of a part of a log, behind the one before it."""
         log = self.logs[number]
+        last = number == len(self.logs) - 1
         return Replay(
             log.parts[part],
             interval_start=self.interval_start,
@@ -184,7 +194,8 @@ class _Asked:
             trace=log.facts if self.is_trace(number) else None,
             removals_logged=None if log.facts is None else log.facts.removals_logged,
             limits=self.limits,
-            closed=part < len(log.parts) - 1,
+            closed=part < len(log.parts) - 1 or (last and self.complete),
+            to_last_line=last and self.to_last_line,
         )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.audit.unsent_entries import unsent_of
+from dispatch_core.audit.unsent_entries import Unfinished, unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import parts_of
@@ -36,6 +36,7 @@ def replay(
     earlier: Sequence[DispatcherLog] = (),
     limits: Limits = DEFAULT_LIMITS,
     closed: bool = False,
+    to_last_line: bool = False,
     last: bool = True,
     without_trace: bool = False,
     reported_waits: list[SampledWait] | None = None,
@@ -46,11 +47,12 @@ def replay(
     Args:
         log: one incarnation of one dispatcher.
         interval_start: a row belongs to the interval of the event that proves it.
-        interval_end: what waits is judged as of then.
+        interval_end: lines from then on are not used; what waits is judged as of then.
         earlier: the incarnations of the same dispatcher before this one, oldest first; what they sent and this one sends
             again is ``redelivered`` with cause ``topic_reload``.
         limits: how long, or how much, is too much.
         closed: the log is all there is: what waits at its end will never be sent.
+        to_last_line: the log is known up to its last line: what waits is judged as of then.
         last: no incarnation follows: entries that none of them has sent are counted (``never_delivered`` of ``waits``).
         without_trace: judge a trace as the log without a trace that it contains.
         reported_waits: gets every wait that is reported one by one.
@@ -63,10 +65,11 @@ def replay(
     """
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
-    asked = _Asked(interval_start, interval_end, earlier, limits, closed, tick_us)
+    asked = _Asked(interval_start, interval_end, earlier, limits, closed, to_last_line, tick_us)
+    unfinished: list[Unfinished] = []
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
-        found = _part(log, asked, waits, trace=not without_trace)
+        found = _part(log, asked, waits, unfinished, trace=not without_trace)
     else:
         parts = parts_of(log)
         of_parts = [
@@ -78,27 +81,38 @@ def replay(
                     closed=closed or number < len(parts) - 1,
                 ),
                 waits,
+                unfinished,
             )
             for number, part in enumerate(parts)
         ]
         found = of_parts[0] if len(parts) == 1 else joined(parts, of_parts, micros(interval_start))
-    never_delivered = unsent_of(log, earlier) if last else 0
+    never_delivered = unsent_of(log, earlier, unfinished[-1]) if last else 0
     return with_totals(log, found, interval_start, limits, never_delivered=never_delivered)
 
 
 def _part(
-    log: DispatcherLog, asked: _Asked, reported_waits: list[SampledWait], *, trace: bool = False
+    log: DispatcherLog,
+    asked: _Asked,
+    reported_waits: list[SampledWait],
+    unfinished: list[Unfinished],
+    *,
+    trace: bool = False,
 ) -> dict[str, pa.Table]:
-    """Return the tables of a log, or of one part of it, but for ``balance`` and ``waits``."""
+    """Return the tables of a log, or of one part of it, but for ``balance`` and ``waits``.
+
+    ``reported_waits`` and ``unfinished`` get its waits and what is not finished at its end.
+    """
     waits: list[SampledWait] = []
-    found = by_deliveries = _in_one_batch(log, asked, waits, trace=trace)
+    found, left = _in_one_batch(log, asked, waits, trace=trace)
+    by_deliveries = found
     if trace and any(found["dispatcher_state"]["divergent"].to_pylist()):
         other_waits: list[SampledWait] = []
-        by_deliveries = _in_one_batch(log, asked, other_waits)
+        by_deliveries, _ = _in_one_batch(log, asked, other_waits)
         found = with_waits(found, by_deliveries)
         if by_deliveries["dispatcher_state"]["not_judged_reason"].null_count:
             waits = other_waits
     reported_waits.extend(waits)
+    unfinished.append(left)
     return found | {"anomalies": with_divergences(log, asked.interval_start, found, by_deliveries)}
 
 
@@ -111,13 +125,17 @@ class _Asked:
     earlier: Sequence[DispatcherLog]
     limits: Limits
     closed: bool
+    to_last_line: bool
     tick_us: int | None
 
 
 def _in_one_batch(
     log: DispatcherLog, asked: _Asked, reported_waits: list[SampledWait], *, trace: bool = False
-) -> dict[str, pa.Table]:
-    """Return the tables of a log, but for its divergences as findings. ``trace``: compare every decision."""
+) -> tuple[dict[str, pa.Table], Unfinished]:
+    """Return the tables of a log, but for its divergences as findings, and what is not finished at its end.
+
+    ``trace``: compare every decision.
+    """
     replay = Replay(
         replace(log, messages=log.messages.slice(0, 0)),
         interval_start=asked.interval_start,
@@ -127,9 +145,11 @@ def _in_one_batch(
         trace=TraceFacts().with_lines(log.events) if trace else None,
         limits=asked.limits,
         closed=asked.closed,
+        to_last_line=asked.to_last_line,
         tick_us=asked.tick_us,
     )
     batch = replay.feed(log.messages, log.events)
     rest = replay.finish(reported_waits)
     both = ("anomalies", "divergences")
-    return batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}
+    found = batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}
+    return found, replay.unfinished

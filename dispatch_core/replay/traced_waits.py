@@ -73,7 +73,7 @@ class TracedWaits:
         self._driver = driver
         if self._line is None:
             self._tracker.begin(line.seq, line.t_us)
-        if self._line is not None and self._line.kind in _HALF_DONE:
+        if driver.stopped is not None or (self._line is not None and self._line.kind in _HALF_DONE):
             return
         last = line.kind in ("consumer_removing", "consumer_removed") and _only_one(driver)
         if self._tracker.due(line.t_us) or last or (line.kind in _CHANGES and self._tracker.stale(line.t_us)):
@@ -94,9 +94,14 @@ class TracedWaits:
         self._tracker.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
 
     def finish(self, seq: int, as_of_us: int) -> list[SampledWait]:
-        """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``."""
+        """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``.
+
+        Where the verification has stopped, what waited then is left out: it is not known how long.
+        """
         if self._line is None or self._driver is None:
             return []
+        if self._driver.stopped is not None:
+            return self._tracker.take()
         self._look(self._driver, seq, as_of_us)
         return self._tracker.take() + self._tracker.finish(self._driver.core)
 

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import tables
-from dispatch_core.audit.balance import ACTIVE_TIMES, active_times, failover_imbalances
+from dispatch_core.audit.active_topics import ACTIVE_TIMES, CONNECTED, active_times, failover_imbalances
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
+from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
-from dispatch_core.replay import result_rows
 from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.times import from_micros
@@ -83,8 +83,10 @@ def audit_whole(
         log: the incarnation to judge, of level E or a trace.
         earlier: the incarnations of the same dispatcher before it, oldest first.
         limits: how long is too long.
-        as_of_us: judge only what happened up to this time; ``None`` = all of it.
-        closed: the log is all there is; nothing that still waits at its end will ever be sent.
+        as_of_us: judge only what happened up to this time, as of then if the log goes on; ``None`` = all of it, as of the
+            last line.
+        closed: the log is all there is; nothing that still waits at its end will ever be sent. Otherwise what waits there
+            for less than the limits is not finished.
         rules: replay the broker's rules. Without, only order, duplicates and the log itself are looked at.
         last: no incarnation follows: entries that none of them has sent are counted.
         largest_trace: deliveries above which a trace is judged as the log without a trace that it contains.
@@ -92,9 +94,14 @@ def audit_whole(
 
     Never raises for what a log may hold: where the rules cannot be replayed, ``state`` says why.
     """
+    goes_on = False
     if as_of_us is not None:
-        log = replace(log, events=log.events.filter(pc.less_equal(log.events["t_us"], as_of_us)))
+        until = pc.less_equal(log.events["t_us"], as_of_us)
+        goes_on = not pc.all(until, min_count=0).as_py()
+        log = replace(log, events=log.events.filter(until))
     start, end = _span(log.events)
+    if as_of_us is not None and goes_on:
+        end = _moment(as_of_us + 1)
     trace = is_trace(log)
     waits: list[SampledWait] = []
     doubted = 0
@@ -165,17 +172,26 @@ def across(
 
 
 def active_times_of(log: DispatcherLog, ownership: pa.Table) -> pa.Table:
-    """Compute for how long each consumer of a Failover topic was active: rows of ``balance.ACTIVE_TIMES``.
+    """Compute for how long each consumer of a Failover topic was active: rows of ``active_topics.ACTIVE_TIMES``.
 
     ``ownership`` is as ``audit_whole`` gives it.
     """
     topic = {"cluster": log.cluster, "topic": log.topic, "subscription": log.subscription}
-    names = {name or "" for name in result_rows.names_of(log.events).values()}
-    connected = pa.Table.from_pylist(
-        [{**topic, "consumer_name": name} for name in sorted(names)], schema=ACTIVE_TIMES.remove(4)
-    )
+    first_us = int(pc.min(log.events["t_us"]).as_py() or 0)
+    removed = log.events.filter(pc.equal(log.events["kind"], "consumer_removed"))
+    until = dict(zip(removed["consumer"].to_pylist(), removed["t_us"].to_pylist(), strict=True))
+    connected = [
+        {**topic, "consumer_name": row["name"] or "", "priority_level": row["priority_level"]}
+        | {"from_t_us": row.get("t_us") or first_us, "until_t_us": until.get(row["consumer"])}
+        for row in joins(log.events, ("consumer", "name", "priority_level", "t_us"))
+    ]
     last = [{**topic, "last_t_us": int(pc.max(log.events["t_us"]).as_py() or 0)}]
-    return active_times(ownership, connected, pa.Table.from_pylist(last), *_ALWAYS_US)
+    return active_times(
+        ownership,
+        pa.Table.from_pylist(connected, schema=CONNECTED),
+        pa.Table.from_pylist(last),
+        *_ALWAYS_US,
+    )
 
 
 def _span(events: pa.Table) -> tuple[datetime, datetime]:

@@ -145,6 +145,10 @@ class Tally:
         """Sum ``decisions``, ``exact``, ``uncertain`` or ``divergent`` over all classes."""
         return sum(counts[what] for counts in self.counts.values())
 
+    def compared(self) -> int:
+        """Count the decisions that were compared: all but those that nothing in the log determines."""
+        return self.total("decisions") - sum(sum(counts.values()) for counts in self.not_judged.values())
+
     @property
     def first_divergence(self) -> Finding | None:
         """The first divergent decision."""

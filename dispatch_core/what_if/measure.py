@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.catalogue import DOCUMENTED
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.entry_waits import percentiles, waits_us
-from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of
+from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, published_us
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of
@@ -305,7 +305,7 @@ def _waits(first: pa.Table) -> tuple[Waits, Waits]:
 def _never_sent(messages: pa.Table, first: pa.Table, begin: tuple[int, int] | None) -> int:
     """Return how many stored entries, from ``begin`` on, nobody was sent; all of them where nothing was sent at all."""
     unsent = UnsentEntries()
-    unsent.stored(*positions_of(messages))
+    unsent.stored(*positions_of(messages), published_us(messages))
     unsent.sent(*positions_of(first))
     return unsent.count(begin if begin is not None or first.num_rows else (-1, -1))
 

@@ -43,6 +43,13 @@ PROMISE: Final = Promise(
             for kind, sentence in _STUCK.items()
         ),
         Check(
+            "skipped",
+            FAIL,
+            "moves of the cursor that passed entries: {value} (the policy allows {limit})",
+            limit="completeness.skipped",
+            kinds=("skipped",),
+        ),
+        Check(
             "completeness_uncertain",
             UNKNOWN,
             "possible losses or stalls that this log cannot prove: {value}",
@@ -76,4 +83,5 @@ PROMISE: Final = Promise(
         *REPLAY_CHECKS,
         *log_checks(UNKNOWN, "log_gap", "unknown_position", "overlapping_incarnations"),
     ),
+    tolerated=("skipped",),
 )

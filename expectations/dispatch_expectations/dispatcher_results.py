@@ -18,6 +18,7 @@ from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
 from dispatch_expectations.alert_state import NEW, digest
 from dispatch_expectations.findings import MAX_IDENTITIES, Finding, read_findings
 from dispatch_expectations.frames import Dispatcher
+from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.policy import Policy, Rule, current_policy
 from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, Check
 from dispatch_expectations.suites import BY_NAME, LOG_KINDS, PROMISE_OF_KIND, PROMISES, TOLERATED_KINDS
@@ -75,12 +76,15 @@ class DispatcherResult:
         return self.verdicts[ALL]
 
     def judged(self, kind: str) -> bool:
-        """True if the promise that a finding of this kind belongs to was judged without doubt."""
+        """True if the promise that a finding of this kind belongs to was judged without doubt, up to the interval's end.
+
+        What is only not finished yet clears nothing.
+        """
         promise = kind if kind in BY_NAME else PROMISE_OF_KIND.get(kind, INPUT_QUALITY)
         verdict = self.verdicts.get(promise)
         if verdict is None:
             return self.overall.verdict == PASS
-        return self.complete and not verdict.in_doubt
+        return self.complete and not verdict.in_doubt and not (promise in NAMED_BY and verdict.before_the_end)
 
 
 def severity_rank(name: str) -> int:
@@ -200,7 +204,7 @@ def _promise_finding(promise: Verdict) -> AlertFinding:
         explanation=promise.reason,
         identity=digest(*promise.dispatcher, promise.promise, "subscription"),
         # Numbers in the reason are no evidence; otherwise the finding would have changed every day.
-        evidence=digest(promise.verdict, _NUMBER.sub("#", promise.reason)),
+        evidence=digest(promise.verdict, _NUMBER.sub("#", without_moment(promise.reason))),
     )
 
 

@@ -22,6 +22,7 @@ from dispatch_core.audit.catalogue import DOUBTS, HANDOVER, ORDER_NOT_PROMISED
 from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations.balance import GATES
 from dispatch_expectations.duplicate_delivery import CAUSES
+from dispatch_expectations.moment import judged_as_of, moment_in_reason
 from dispatch_expectations.policy import Policy
 from dispatch_expectations.promise import NO_DISPATCHER
 from dispatch_expectations.suites import LOG_KINDS, PROMISE_OF_KIND, TOLERATED_KINDS
@@ -89,11 +90,16 @@ def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) 
     _read_anomalies(warehouse, interval_start, rows)
     _read_doubted(warehouse, interval_start, rows)
     unaccounted = _rows_unaccounted(warehouse, interval_start)
+    judged = judged_as_of(warehouse, interval_start)
     _read_quarantine(warehouse, interval_start, rows)
     if not rows:
         rows[NOBODY] = _Row()
     records = [
-        {"row": number, **_record(dispatcher, rows[dispatcher], policy, unaccounted)}
+        {
+            "row": number,
+            **_record(dispatcher, rows[dispatcher], policy, unaccounted),
+            "moment": moment_in_reason(judged, _last_line_us(rows[dispatcher])),
+        }
         for number, dispatcher in enumerate(sorted(rows))
     ]
     nothing = all(record["topic"] == NO_DISPATCHER for record in records)
@@ -331,6 +337,12 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     gates = [(column, rule.limit(*threshold.split("."))) for column, threshold in GATES]
     record["balance_not_judged"] = any(record[column] < (least or 0) for column, least in gates)
     return record
+
+
+def _last_line_us(row: _Row) -> int | None:
+    """Return the time of a dispatcher's last line."""
+    times = [state["last_t_us"] for state in row.states if state["last_t_us"] is not None]
+    return max(times, default=None)
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -25,6 +25,7 @@ from dispatch_expectations import data_docs as docs
 from dispatch_expectations.conformance import KEPT_UNSEEN
 from dispatch_expectations.findings import Finding, read_findings, top
 from dispatch_expectations.frames import Dispatcher, dispatcher_frame
+from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
 from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, plain, worst
 from dispatch_expectations.run_suites import Outcome, run_suites
@@ -119,7 +120,7 @@ def _verdicts(
             )
             for promise in PROMISES
         ]
-        verdicts += [_overall_verdict(promises), *promises]
+        verdicts += [_overall_verdict(promises, row["moment"]), *promises]
     return verdicts
 
 
@@ -156,6 +157,8 @@ def _promise_verdict(
             reason += f"; assumed absent: {', '.join(assumed)}"
         if others:
             reason += NOT_CERTAIN + "; ".join(_sentence(outcome, row) for outcome in others)
+    if promise.name in NAMED_BY:
+        reason += row["moment"]
     return Verdict(
         interval_start=interval_start,
         cluster=row["cluster"],
@@ -203,15 +206,18 @@ def _balance_kept(row: Mapping[str, Any], kept: str) -> str:
     return kept
 
 
-def _overall_verdict(promises: list[Verdict]) -> Verdict:
-    """Make a dispatcher's verdict over all promises: the worst one. A rule that is not replayed leaves it UNKNOWN."""
+def _overall_verdict(promises: list[Verdict], moment: str) -> Verdict:
+    """Make a dispatcher's verdict over all promises: the worst one. A rule that is not replayed leaves it UNKNOWN.
+
+    ``moment``: what its reason says about the moment, once.
+    """
     first = promises[0]
     verdict = worst([promise.verdict for promise in promises])
     deciding = [promise for promise in promises if promise.verdict == verdict]
     if verdict == PASS:
         reason = "every promise was kept"
     else:
-        reason = "; ".join(f"{promise.promise}: {promise.reason}" for promise in deciding)
+        reason = "; ".join(f"{promise.promise}: {without_moment(promise.reason)}" for promise in deciding)
     explanations = [text for promise in deciding for text in promise.top_findings]
     return Verdict(
         interval_start=first.interval_start,
@@ -223,7 +229,7 @@ def _overall_verdict(promises: list[Verdict]) -> Verdict:
         verdict=verdict,
         findings=sum(promise.findings for promise in deciding),
         tolerated=sum(promise.tolerated for promise in promises),
-        reason=reason,
+        reason=reason + moment,
         top_findings=tuple(dict.fromkeys(explanations))[:MAX_TOP_FINDINGS],
     )
 

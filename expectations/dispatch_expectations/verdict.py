@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dispatch_core.tables import VERDICTS
 from dispatch_expectations.frames import Dispatcher
+from dispatch_expectations.moment import AS_OF
 from dispatch_expectations.promise import UNKNOWN
 
 #: Part of the reason of a FAIL in which another part of the promise is UNKNOWN.
@@ -43,6 +44,11 @@ class Verdict:
     def in_doubt(self) -> bool:
         """True if part of the promise could not be judged, so that a finding may exist without being reported."""
         return self.verdict == UNKNOWN or NOT_CERTAIN in self.reason
+
+    @property
+    def before_the_end(self) -> bool:
+        """True if the interval was judged before its end: what went on then is not finished."""
+        return AS_OF in self.reason
 
     def as_row(self) -> dict[str, Any]:
         """The row of the ``verdicts`` table."""

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatch_core.audit.balance import active_times, failover_imbalances
+from dispatch_core.audit.active_topics import active_times, failover_imbalances
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import names_disk_errors
@@ -76,7 +76,7 @@ def enough_topics(states: DataFrame, limits: LimitRules) -> bool:
 
 
 def activity(ownership: DataFrame, events: DataFrame, states: DataFrame, span: Interval) -> pa.Table:
-    """Return ``balance.active_times`` of the Failover topics of an interval.
+    """Return ``active_topics.active_times`` of the Failover topics of an interval.
 
     ``ownership`` and ``states`` are of the interval, ``events`` of all intervals up to it. What is collected is a row per
     topic and activity, or connection.
@@ -90,11 +90,17 @@ def activity(ownership: DataFrame, events: DataFrame, states: DataFrame, span: I
     spans = ownership.join(topics, _TOPIC).select(*_TOPIC, "from_t_us", "until_t_us", "consumer_name")
     members = events.where("kind IN ('consumer_added', 'consumer_removed')").join(topics, _TOPIC)
     connection = [*_TOPIC, "incarnation", "consumer"]
-    gone = members.where(f"kind = 'consumer_removed' AND t_us < {span.start_us}").select(*connection)
+    joined = F.col("kind") == "consumer_added"
     connected = (
-        members.where(f"kind = 'consumer_added' AND t_us < {span.end_us}")
-        .join(gone, connection, "left_anti")
-        .select(*_TOPIC, F.coalesce("name", F.lit("")).alias("consumer_name"))
+        members.groupBy(*connection)
+        .agg(
+            F.first(F.when(joined, F.col("name")), ignorenulls=True).alias("consumer_name"),
+            F.min(F.when(joined, F.col("t_us"))).alias("from_t_us"),
+            F.max(F.when(~joined, F.col("t_us"))).alias("until_t_us"),
+            F.min(F.when(joined, F.col("priority_level"))).cast("bigint").alias("priority_level"),
+        )
+        .where(f"from_t_us < {span.end_us} AND coalesce(until_t_us >= {span.start_us}, true)")
+        .select(*_TOPIC, "consumer_name", "from_t_us", "until_t_us", "priority_level")
     )
     return active_times(spans.toArrow(), connected.toArrow(), last.toArrow(), span.start_us, span.end_us)
 
@@ -102,8 +108,8 @@ def activity(ownership: DataFrame, events: DataFrame, states: DataFrame, span: I
 def uneven_topics(times: pa.Table, span: Interval, limits: LimitRules) -> list[dict[str, Any]]:
     """Return rows of ``anomalies`` for the subscriptions whose active topics are spread unevenly.
 
-    ``times``: rows of ``balance.ACTIVE_TIMES``. A rule of limits holds for the topics that it matches; topics with other
-    limits are judged apart.
+    ``times``: rows of ``active_topics.ACTIVE_TIMES``. A rule of limits holds for the topics that it matches; topics with
+    other limits are judged apart.
     """
     by_limits: dict[Limits, list[int]] = {}
     topics = zip(times["topic"].to_pylist(), times["subscription"].to_pylist(), strict=True)

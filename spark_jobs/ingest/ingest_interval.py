@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.ahead import usable_threads
 from spark_jobs.ingest.ingest_task import STAGED, TASKS, read_partition
-from spark_jobs.ingest.interval_plan import inputs_digest, of_interval
+from spark_jobs.ingest.interval_plan import inputs_digest, logs_go_on, of_interval
 from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import Interval, day_of
 from spark_jobs.progress import say, tasks_done
@@ -109,6 +109,7 @@ def _ingest(
             "files_of_other_intervals": len(read) - len(chosen),
             "files_beside_a_trace": len(landed) - len(read),
             "inputs_digest": digest,
+            "logs_go_on": logs_go_on(known, span),
             "as_history": as_history,
             "seconds": round(time.monotonic() - began, 3),
         }

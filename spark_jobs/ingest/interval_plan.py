@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.files import file_format
 from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
 from spark_jobs.pull.hours_survey import HOUR_US
@@ -66,6 +67,17 @@ def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
         elif not survey.hours and survey.carries:
             made_of.append([segment.name, segment.sha256])
     return _digest(sorted(made_of)) if made_of else ""
+
+
+def logs_go_on(surveyed: Iterable[Surveyed], span: Interval) -> bool:
+    """Check whether event files have rows behind the interval's end: of a later hour than its last one."""
+    _first, last = _hours(span)
+    return any(
+        hour > last
+        for segment, survey in surveyed
+        if (file_format(segment.name) or ("",))[0] == "events"
+        for hour, _rows, _mark in survey.hours
+    )
 
 
 def _hours(span: Interval) -> tuple[int, int]:
@@ -143,10 +155,11 @@ def adopted(known: Iterable[LandedInterval], sources: Sources) -> list[LandedInt
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An interval and the digest of the files that its rows should come from (``inputs_digest``)."""
+    """An interval, the digest of the files that its rows should come from (``inputs_digest``), and ``logs_go_on``."""
 
     span: Interval
     digest: str
+    goes_on: bool = False
 
 
 def outdated(expected: Iterable[Expected], ingested: Ingested) -> list[Expected]:
@@ -167,12 +180,15 @@ def as_expected(expected: Iterable[Expected], ingested: Ingested) -> Ingested:
     }
 
 
-def stale(replayed: Mapping[int, tuple[Interval, str]], ingested: Ingested) -> list[Interval]:
+def stale(
+    replayed: Mapping[int, tuple[Interval, str]], ingested: Ingested, open_ends: Collection[int] = ()
+) -> list[Interval]:
     """List the intervals that were replayed on another history than ``ingested``, oldest first.
 
+    ``open_ends``: those behind whose end no row is known now; once one is, what went on there is judged again.
     ``replayed``: by start, each interval with the history digest that its replay recorded. An interval that has no rows any
     more is not listed, as there is nothing to replay.
     """
-    now = history_digests(ingested)
+    now = history_digests(ingested, open_ends)
     changed = [span for start, (span, kept) in replayed.items() if start in now and kept != now[start]]
     return sorted(changed, key=lambda span: span.start)

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.ingest.interval_plan import Expected, as_expected, inputs_digest, stale
+from spark_jobs.ingest.interval_plan import Expected, as_expected, inputs_digest, logs_go_on, stale
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say
 from spark_jobs.pull import segments
 from spark_jobs.pull.segment_surveys import Surveyed, surveyed
 from spark_jobs.pull.segments import Sources
 from spark_jobs.warehouse.delta_tables import record_run
-from spark_jobs.warehouse.run_ledger import Ingested, Ledger, history_digests
+from spark_jobs.warehouse.run_ledger import Ingested, Ledger, history_digests, open_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,30 +35,39 @@ def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expect
         if landed.sources not in files:
             listed = catalogue.get(landed.sources, {}).values()
             files[landed.sources] = surveyed(spark, landing, segments.without_doubles(listed))
-        found.append(Expected(landed.span, inputs_digest(files[landed.sources], landed.span)))
+        surveys = files[landed.sources]
+        digest = inputs_digest(surveys, landed.span)
+        found.append(Expected(landed.span, digest, logs_go_on(surveys, landed.span)))
     return found
 
 
-def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> Ingested:
-    """Return the digests that the tables' intervals will have when nothing is outdated."""
-    return as_expected(expected_intervals(spark, landing), ledger.ingested())
+def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> tuple[Ingested, set[int]]:
+    """Return the digests that the tables' intervals will have when nothing is outdated, and those with open ends."""
+    expected = expected_intervals(spark, landing)
+    ingested = as_expected(expected, ledger.ingested())
+    landed = {interval.span.start_us: interval.goes_on for interval in expected}
+    go_on = {start for start in ledger.logs_go_on() if start not in landed}
+    go_on |= {start for start, goes_on in landed.items() if goes_on}
+    return ingested, open_ended(ingested, go_on)
 
 
 def stale_intervals(landing: Path, warehouse: Path, spark: SparkSession | None = None) -> list[Interval]:
     """List the intervals that were replayed on another history than the landing has now, oldest first."""
     ledger = Ledger(warehouse)
-    return stale(ledger.replayed(), _now(spark, landing, ledger))
+    return stale(ledger.replayed(), *_now(spark, landing, ledger))
 
 
 def mark_stale(spark: SparkSession | None, landing: Path, warehouse: Path) -> list[Interval]:
     """Mark newly stale intervals in ``run_metadata``; return all stale intervals."""
     ledger = Ledger(warehouse)
-    now = _now(spark, landing, ledger)
-    found = stale(ledger.replayed(), now)
-    digests, marked = history_digests(now), ledger.marked_stale()
+    now, open_ends = _now(spark, landing, ledger)
+    found = stale(ledger.replayed(), now, open_ends)
+    digests, marked = history_digests(now, open_ends), ledger.marked_stale()
     for span in found:
         if marked.get(span.start_us) != digests[span.start_us]:
-            say(f"{span.name} is stale: rows before its end have changed since it was replayed")
+            say(
+                f"{span.name} is stale: rows before its end have changed since it was replayed, or its logs go on now"
+            )
             summary = {"stage": "stale", **bounds_as_json(span), "history_digest": digests[span.start_us]}
             record_run(warehouse, "stale", span, datetime.now(UTC), summary)
     return found

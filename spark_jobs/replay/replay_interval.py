@@ -28,6 +28,8 @@ from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
+from spark_jobs.replay import as_of
+from spark_jobs.replay.as_of import AsOf
 from spark_jobs.replay.dispatcher_files import dispatchers
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.task_grouping import group_into_tasks
@@ -39,13 +41,15 @@ from spark_jobs.warehouse.run_ledger import Ledger
 #: A task replays at least so many events of small dispatchers.
 EVENTS_PER_TASK = 200_000
 
-#: One row per dispatcher: its identity and the data files that hold its events and its topic's messages.
+#: One row per dispatcher: its identity, the data files that hold its events and its topic's messages, and the moment as of
+#: which it is judged.
 DISPATCHERS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in schema.DISPATCHER_KEY),
         pa.field("events", pa.int64()),
         pa.field("event_files", pa.list_(pa.string())),
         pa.field("message_files", pa.list_(pa.string())),
+        *as_of.COLUMNS,
     ]
 )
 
@@ -79,17 +83,18 @@ def replay(
     rule: Rule | None = None,
     limits: LimitRules = NO_RULES,
     overrides: Overrides = RECORDED,
+    asked: AsOf = as_of.DEFAULT,
 ) -> dict[str, Any]:
     """Replay every dispatcher of the interval and replace its rows in the result tables; returns a summary.
 
     ``rule`` replaces the recorded release's rule (default ``replay_log.replay``); it must be importable by the
     workers. ``limits``: how long is too long, for which topics. ``overrides``: what holds in place of the logs' headers.
-    Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError`` where other rows up to its end were
-    ingested meanwhile; the tables are then as before.
+    ``asked``: as of when to judge. Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError``
+    where other rows up to its end were ingested meanwhile; the tables are then as before.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     with stage_run(warehouse, "replay", span, wait=True) as staging:
-        history, found = what_to_replay(spark, warehouse, span)
+        history, found = what_to_replay(spark, warehouse, span, asked)
         folded = fold(spark, found, staging, span, rule, limits, overrides)
         return publish(
             warehouse,
@@ -100,16 +105,21 @@ def replay(
             dispatchers=len(found),
             limits=limits,
             overrides=overrides,
+            asked=asked,
             began=began,
             started_at=started_at,
             folded_s=time.monotonic() - began,
         )
 
 
-def what_to_replay(spark: SparkSession, warehouse: Path, span: Interval) -> tuple[str, list[dict[str, Any]]]:
+def what_to_replay(
+    spark: SparkSession, warehouse: Path, span: Interval, asked: AsOf = as_of.DEFAULT
+) -> tuple[str, list[dict[str, Any]]]:
     """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none."""
-    history = Ledger(warehouse).history_of(span)  # before any file is looked at
-    found = dispatchers(spark, warehouse, span)
+    ledger = Ledger(warehouse)  # before any file is looked at
+    history = ledger.history_of(span)
+    moment = asked.columns(goes_on=ledger.goes_on(span), end_us=span.end_us)
+    found = [dispatcher | moment for dispatcher in dispatchers(spark, warehouse, span)]
     if not found:
         raise ReplayError(
             f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "
@@ -169,16 +179,18 @@ def publish(
     dispatchers: int,
     limits: LimitRules,
     overrides: Overrides,
+    asked: AsOf = as_of.DEFAULT,
     began: float,
     started_at: datetime,
     folded_s: float | None = None,
 ) -> dict[str, Any]:
     """Replace the interval's rows of the result tables, one commit each, and record the run; returns its summary.
 
-    ``history`` is what was folded; ``folded_s`` is how long that took, where one process did it.
+    ``history`` is what was folded, ``asked`` as of when; ``folded_s`` is how long that took, where one process did it.
     Raises ``InputsChangedError`` where the tables hold something else by now.
     """
-    if Ledger(warehouse).history_of(span) != history:
+    ledger = Ledger(warehouse)
+    if ledger.history_of(span) != history:
         raise InputsChangedError(
             f"{warehouse}: rows up to the end of {span.name} were ingested while it was replayed; the tables are as before. "
             "Replay it again"
@@ -200,7 +212,8 @@ def publish(
         },
         "limits": limits.digest,
         "overrides": overrides.texts,
-        "history_digest": history,
+        "history_digest": history + asked.mark,
+        "as_of": asked.judged(goes_on=ledger.goes_on(span)),
         "rows": rows,
         "seconds": round(time.monotonic() - began, 3),
     }

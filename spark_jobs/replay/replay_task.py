@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -33,6 +33,7 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError, NotStreamableError, describe
 from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
+from dispatch_core.recording.known_until import logs_until
 from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
@@ -40,7 +41,7 @@ from dispatch_core.recording.stream import BATCH_ROWS
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import judged_until
 from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
-from dispatch_core.times import micros
+from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval
 from spark_jobs.replay.dispatcher_log import load_logs
 from spark_jobs.warehouse.contracts import PARTITION, conform
@@ -155,10 +156,17 @@ def _replay_one(
         return Outcome(died)
     attempts[deaths].touch()
     outcome = Outcome() if rule is None else Outcome(whole_log_reason="another rule takes whole logs")
-    if rule is None:
+    if rule is None and dispatcher.get("until_us") is not None:
+        outcome = Outcome(whole_log_reason="a moment inside the interval was asked for")
+    elif rule is None:
         outcome = _in_batches(dispatcher, sink, memory, span, limits, overrides)
     if outcome != Outcome():
-        chosen = rule or partial(recorded_rule, limits=limits)
+        chosen = rule or partial(
+            recorded_rule,
+            limits=limits,
+            to_last_line=_to_last_line(dispatcher),
+            complete=bool(dispatcher.get("complete")),
+        )
         results, reason = _results(
             identity, dispatcher, span, chosen, limits, overrides, failed=outcome.not_judged_reason
         )
@@ -189,6 +197,8 @@ def _in_batches(
             interval_end=span.end,
             limits=limits,
             overrides=overrides,
+            to_last_line=_to_last_line(dispatcher),
+            complete=bool(dispatcher.get("complete")),
             open_file=tempfile.TemporaryFile,
         )
         for tables in batches:
@@ -206,6 +216,17 @@ def _in_batches(
     return Outcome()
 
 
+def _to_last_line(dispatcher: Mapping[str, Any]) -> bool:
+    """Check whether a log is judged as of its last line (``spark_jobs.replay.as_of``)."""
+    return bool(dispatcher.get("to_last_line"))
+
+
+def _until(dispatcher: Mapping[str, Any], span: Interval) -> datetime:
+    """Return the time from which on lines are not used: the interval's end, or behind the moment that was asked for."""
+    until_us = dispatcher.get("until_us")
+    return span.end if until_us is None else from_micros(max(until_us + 1, span.start_us + 1))
+
+
 def recorded_rule(
     log: DispatcherLog,
     *,
@@ -214,6 +235,8 @@ def recorded_rule(
     earlier: Sequence[DispatcherLog] = (),
     last: bool = True,
     limits: Limits = DEFAULT_LIMITS,
+    to_last_line: bool = False,
+    complete: bool = False,
 ) -> dict[str, pa.Table]:
     """The rule that the log's own broker followed (imported late: it brings the compiled kernels along)."""
     from dispatch_core.replay import replay_log
@@ -225,6 +248,8 @@ def recorded_rule(
         earlier=earlier,
         last=last,
         limits=limits,
+        to_last_line=to_last_line and last,
+        closed=complete and last,
     )
 
 
@@ -247,6 +272,8 @@ def _results(
     """
     try:
         logs = [overrides.of(log) for log in load_logs(dispatcher)]
+        if dispatcher.get("until_us") is not None:
+            logs = logs_until(logs, dispatcher["until_us"])
     except OSError:
         raise  # the disk's fault, not the log's: Spark tries again, and a run that cannot read fails
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this dispatcher's alone, and it is reported
@@ -264,7 +291,7 @@ def _results(
         try:
             later = logs[number + 1 :]
             begins_us = [other.start_t_us for other in later if other.start_t_us is not None]
-            end = judged_until(pc.max(log.events["t_us"]).as_py(), begins_us, span.end)
+            end = judged_until(pc.max(log.events["t_us"]).as_py(), begins_us, _until(dispatcher, span))
             log = _with_what_it_had(log, later)  # noqa: PLW2901 - the same log, of its own entries
             results = rule(log, interval_start=span.start, interval_end=end, earlier=earlier, last=last)
             tables = _checked(results, span)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,9 @@ from spark_jobs.warehouse.contracts import PARTITION
 from spark_jobs.warehouse.delta_tables import all_files
 
 _COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
+
+#: Behind the digest of an interval that is judged as of the last lines.
+_OPEN_END: Final = "-to-last-line"
 
 #: By the start of each interval (microseconds): its end, and the digest of the files its rows come from ("" for none).
 Ingested = Mapping[int, tuple[int, str]]
@@ -62,9 +65,18 @@ class Ledger:
             if "inputs_digest" in summary
         }
 
+    def logs_go_on(self) -> set[int]:
+        """Return the starts of the intervals behind whose end the landed logs had rows when they were ingested."""
+        return {start for start, summary in self.newest("ingest").items() if summary.get("logs_go_on")}
+
+    def goes_on(self, span: Interval) -> bool:
+        """Check whether logs are known to go on behind the end of an interval."""
+        return span.start_us not in open_ended(self.ingested(), self.logs_go_on())
+
     def history_of(self, span: Interval) -> str:
-        """Return the digest of all rows that a replay of the interval depends on now; "" if nothing was ingested."""
-        return history_digests(self.ingested()).get(span.start_us, "")
+        """Return the digest of all that a replay of the interval depends on now; "" if nothing was ingested."""
+        ingested = self.ingested()
+        return history_digests(ingested, open_ended(ingested, self.logs_go_on())).get(span.start_us, "")
 
     def replayed(self) -> dict[int, tuple[Interval, str]]:
         """Return the bounds and the history digest of each interval that was replayed, by its start.
@@ -91,15 +103,29 @@ def _span(summary: dict[str, Any]) -> Interval:
     return interval(summary["interval_start"], summary.get("interval_end"))
 
 
-def history_digests(ingested: Ingested) -> dict[int, str]:
+def open_ended(ingested: Ingested, logs_go_on: Collection[int]) -> set[int]:
+    """Return the starts of the intervals behind whose end no row is known.
+
+    ``logs_go_on``: starts of those behind whose end the landed files have rows.
+    """
+    last = max((start for start, (_end, digest) in ingested.items() if digest), default=None)
+    return {
+        start
+        for start, (end, _digest) in ingested.items()
+        if start not in logs_go_on and (last is None or last < end)
+    }
+
+
+def history_digests(ingested: Ingested, open_ends: Collection[int] = ()) -> dict[int, str]:
     """Compute for each interval that has rows the digest of its rows and all before it, by its start.
 
-    Results of an interval depend on all these rows, so they are out of date when this digest changes.
+    Results of an interval depend on all these rows, so they are out of date when this digest changes. They also depend on
+    whether logs go on behind its end: ``open_ends`` are the intervals behind which no row is known.
     """
     digests = {}
     chain = hashlib.sha256()
     for start, (end, digest) in sorted(ingested.items()):
         if digest:
             chain.update(json.dumps([start, end, digest]).encode())
-            digests[start] = chain.hexdigest()[:32]
+            digests[start] = chain.hexdigest()[:32] + (_OPEN_END if start in open_ends else "")
     return digests

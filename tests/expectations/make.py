@@ -50,6 +50,7 @@ class Day:
 
     interval_start: datetime = DAY
     rows: Rows = field(default_factory=dict)
+    as_of: str | None = None  # how the replay chose its moment
 
     def add(self, table: str, **row: Any) -> dict[str, Any]:
         """Add a row and return it, so that a test may change it."""
@@ -183,7 +184,10 @@ class Day:
                 {"interval_start": self.interval_start.isoformat(), "interval_end": NEXT_DAY.isoformat()}
             ),
         }
-        metadata = pa.Table.from_pylist([run | (counts(kept) if counts else kept)], schema=RUN_METADATA)
+        runs = [run | (counts(kept) if counts else kept)]
+        if self.as_of is not None:
+            runs.append(run | {"stage": "replay", "summary_json": json.dumps({"as_of": self.as_of})})
+        metadata = pa.Table.from_pylist(runs, schema=RUN_METADATA)
         write_deltalake(str(warehouse / "run_metadata"), metadata, mode="append")
         for table, contract in _SCHEMAS.items():
             if table != "verdicts":

@@ -8,8 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
+from dispatch_core.audit.limits import Limits
 from dispatch_expectations import alert_ledger
 from dispatch_expectations.alert import (
     FileAlertSink,
@@ -24,6 +27,7 @@ from dispatch_expectations.dispatcher_results import NOBODY, DispatcherResult, r
 from dispatch_expectations.policy import load_policy
 from dispatch_expectations.validate import validate_interval
 from dispatch_expectations.verdict import NOT_CERTAIN
+from spark_jobs.replay.as_of import INTERVAL_END, LAST_LINE
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
 
 FORGED = "t\r\nBcc: all@example.org"
@@ -203,6 +207,18 @@ def test_unknown_never_clears(tmp_path: Path) -> None:
     assert ("clear", "out_of_order") in news
 
 
+def test_what_may_only_not_be_old_enough_yet_clears_nothing(tmp_path: Path) -> None:
+    news_sent(tmp_path, spoiled("never_delivered", "out_of_order", start=FIRST))
+    unfinished = spoiled()
+    unfinished.as_of = LAST_LINE
+    unfinished.rows["dispatcher_state"][0]["last_t_us"] = 1_795_249_461_936_412
+    results = judge(tmp_path, unfinished)
+    assert {result.overall.verdict for result in results} == {"PASS"}
+    assert news_sent(tmp_path, unfinished) == [(TOPIC, [("clear", "out_of_order")])]
+    unfinished.as_of = INTERVAL_END
+    assert news_sent(tmp_path, unfinished) == [(TOPIC, [("clear", "never_delivered")])]
+
+
 def test_a_dispatcher_that_was_not_judged_is_not_cleared(tmp_path: Path) -> None:
     news_sent(tmp_path, spoiled("out_of_order", start=FIRST))
     elsewhere = Day()
@@ -378,3 +394,34 @@ def test_writers_at_the_same_time_write_each_once(tmp_path: Path, alerts: list[A
         sent = [writers.submit(FileAlertSink(tmp_path / "alerts.jsonl").send, alerts) for _ in range(8)]
     assert sorted(outcome.result() for outcome in sent) == [0] * 7 + [3]
     assert len(read_alerts(tmp_path / "alerts.jsonl")) == 3
+
+
+def test_topics_that_are_all_active_at_one_consumer_alert_by_default(tmp_path: Path) -> None:
+    """PIP-392's scenario, from the times of 100 topics to the alert: nothing but the shipped policy decides."""
+    rows = [
+        {
+            "cluster": "standalone",
+            "topic": f"persistent://public/default/t-{topic:03}",
+            "subscription": "audit",
+            "consumer_name": f"w{consumer}",
+            "active_us": 1000 * (consumer == 0),
+            "connected_us": 1000,
+            "priority_level": 0,
+        }
+        for topic in range(100)
+        for consumer in range(4)
+    ]
+    (found,) = failover_imbalances(pa.Table.from_pylist(rows, schema=ACTIVE_TIMES), Limits())
+    day = Day()
+    day.dispatcher()
+    who = {name: found.pop(name) for name in ("cluster", "topic", "subscription")} | {"incarnation": 0}
+    kind = found.pop("kind")
+    del found["consumer_names"]
+    day.anomaly(who, kind, **found)
+    (alert,) = alerts_of(tmp_path, day)
+    assert (alert.verdict, alert.topic) == ("FAIL", "persistent://public/default/t-0*")
+    assert [finding.kind for finding in alert.news] == ["failover_imbalance"]
+    assert "w0 is active for 100 of 100 topics" in alert.body
+    day = Day()
+    day.dispatcher()
+    assert alerts_of(tmp_path / "next", day) == []

@@ -18,7 +18,7 @@ from dispatch_expectations.suites import PROMISES
 MAKES_FINDINGS = [
     *(
         ("completeness", f"{name}_ms")
-        for name in ("stuck_key", "stuck_consumer", "stuck_subscription", "ack_hole")
+        for name in ("stuck_key", "stuck_consumer", "stuck_subscription", "never_delivered", "ack_hole")
     ),
     *(("balance", name) for name in ("hot_key_share", "needless_message_ms", "min_topics")),
 ]

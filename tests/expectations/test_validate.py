@@ -368,7 +368,7 @@ def test_waiting_times_are_judged_where_the_policy_limits_them(tmp_path: Path) -
 
 def test_active_topics_are_judged_without_a_number_of_messages(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
-    path.write_text("version: 1\ndefaults: {balance: {failover_imbalance: 0, hot_key: 0}}\n")
+    path.write_text("version: 1\ndefaults: {balance: {hot_key: 0}}\n")
     day = Day()
     day.anomaly(day.dispatcher("busy"), "hot_key", severity="info")
     who = {"cluster": "standalone", "topic": "t-*", "subscription": "audit", "incarnation": 0}

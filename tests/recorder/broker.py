@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -48,6 +51,21 @@ class Broker:
     def url(self) -> str:
         """Service URL for clients; the same after each start."""
         return f"pulsar://{_HOST}:{self._ports[0]}"
+
+    def admin(self, method: str, path: str, body: object = None) -> int:
+        """Call the admin API, ``path`` below ``/admin/v2``; return the status code."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://{_HOST}:{self._ports[1]}/admin/v2/{path}",
+            data,
+            {"Content-Type": "application/json"},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as refused:
+            return refused.code
 
     def start(self) -> None:
         """Start and wait until clients are served."""

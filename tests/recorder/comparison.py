@@ -129,6 +129,15 @@ def events(recording: Path) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+def messages(recording: Path) -> Iterator[dict[str, Any]]:
+    """Yield the message lines of all whole segments."""
+    for file in sorted(recording.glob("messages-*.jsonl.gz")):
+        for line in gzip.decompress(file.read_bytes()).splitlines():
+            row = json.loads(line)
+            if "position" in row:
+                yield row
+
+
 def unrecorded(truth: Truth, recording: Path) -> dict[str, Position]:
     """Return the first entry that each consumer received and the log does not have at this place of its deliveries."""
     found = {}
@@ -158,3 +167,38 @@ def holes(recording: Path) -> list[str]:
             found.append(f"incarnation {line['incarnation']}: seq {line['seq']}, not {expected}")
         last[line["incarnation"]] = line.get("to", line["seq"]) if line["kind"] == "gap" else line["seq"]
     return found
+
+
+def stalled_s(recording: Path) -> float:
+    """Return how long the broker delivered nothing though it could, until a consumer left; 0 = it did not stall.
+
+    It could: stored entries were never sent, no sent entry is unacknowledged, and each connected consumer has permits.
+    All of it follows from the raw lines.
+    """
+    unsent = {line["position"] for line in messages(recording)}
+    permits: dict[tuple[int, int], int] = {}
+    pending: dict[str, tuple[int, int]] = {}
+    last_us = 0
+    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
+        consumer = line["incarnation"], line.get("consumer", 0)
+        kind = line["kind"]
+        if kind == "consumer_added":
+            permits[consumer] = 0
+        elif kind == "flow":
+            permits[consumer] += line["permits"]
+        elif kind == "sent":
+            unsent.difference_update(line["positions"])
+            pending.update(dict.fromkeys(line["positions"], consumer))
+            permits[consumer] -= sum(line["batch_sizes"])
+        elif kind == "ack":
+            for position in line["positions"]:
+                pending.pop(position, None)
+        elif kind == "consumer_removed":
+            waited = (line["t_us"] - last_us) / 1e6
+            if unsent and not pending and waited > 60 and min(permits.values()) > 0:
+                return waited
+            permits.pop(consumer, None)
+            pending = {position: holder for position, holder in pending.items() if holder != consumer}
+        if kind in ("consumer_added", "flow", "sent", "ack"):
+            last_us = line["t_us"]
+    return 0

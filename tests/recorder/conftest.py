@@ -26,11 +26,22 @@ if "DISPATCH_AUDIT_RECORDER_TARGET" not in os.environ:
 LINES: list[str] = []
 
 Start = Callable[..., Broker]
+Starts = Start
 
 
 @pytest.fixture
 def broker() -> Iterator[Start]:
     """Start a broker for a scenario, on an empty folder of its name."""
+    yield from _starting()
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Starts]:
+    """The same for the scenarios of a module."""
+    yield from _starting()
+
+
+def _starting() -> Iterator[Start]:
     running: list[Broker] = []
 
     def start(name: str, settings: Mapping[str, str] | None = None) -> Broker:

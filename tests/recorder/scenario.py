@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -17,12 +18,17 @@ from dispatch_airflow.processes import end_with_parent
 from tests.checkout import PYTHONPATH
 from tests.recorder.broker import ROOT, Broker
 from tests.recorder.client import ConsumerSettings, logger
-from tests.recorder.journal import Journal, steps
+from tests.recorder.journal import Journal, Step, steps
 from tests.recorder.truth import Truth, truth
 
 KEYS = 20
-_PATIENCE_S = 180
+#: A client that lost its broker tries again after a minute at most.
+PATIENCE_S = 150
 _QUIET_S = 2.0
+
+
+class NothingComesError(AssertionError):
+    """A scenario does not go on: the clients see and do nothing any more."""
 
 
 class Scenario:
@@ -122,7 +128,7 @@ class Scenario:
     def stored(self) -> None:
         """Wait until all published messages are stored."""
         with self._condition:
-            assert self._condition.wait_for(lambda: self._unstored == 0, _PATIENCE_S), (
+            assert self._condition.wait_for(lambda: self._unstored == 0, PATIENCE_S), (
                 "messages are not stored"
             )
 
@@ -131,8 +137,11 @@ class Scenario:
         self.stored()
         self.until(self._all_acknowledged, "all messages to be acknowledged")
         size = -1
-        while size != (size := sum(file.stat().st_size for file in self.folder.glob("journal-*.jsonl"))):
+        while size != (size := self._size()):
             time.sleep(_QUIET_S)
+
+    def _size(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.glob("journal-*.jsonl"))
 
     def _all_acknowledged(self) -> bool:
         seen = steps(self.folder)
@@ -146,23 +155,48 @@ class Scenario:
         return truth(steps(self.folder))
 
     def latest(self) -> str:
-        """Return the name of the consumer that received a message last."""
-        return [step.consumer for step in steps(self.folder) if step.what == "received"][-1]
+        """Return the name of the connected consumer that received a message last; wait until there is one."""
+        found: list[str] = []
+
+        def received() -> bool:
+            found[:] = [step.consumer for step in self._of_connected() if step.what == "received"][-1:]
+            return bool(found)
+
+        self.until(received, "a connected consumer to receive a message")
+        return found[0]
 
     def in_hand(self, count: int) -> None:
-        """Wait until ``count`` messages were received and not acknowledged."""
+        """Wait until connected consumers have received ``count`` messages that they have not answered."""
 
         def reached() -> bool:
-            seen = [step.what for step in steps(self.folder)]
+            seen = [step.what for step in self._of_connected()]
             return seen.count("received") - seen.count("acked") - seen.count("nacked") >= count
 
         self.until(reached, f"{count} messages in hand")
 
+    def _of_connected(self) -> list[Step]:
+        """The steps of the consumers that are connected, each since it joined last."""
+        found: dict[str, list[Step]] = {name: [] for name in self._consumers}
+        for step in steps(self.folder):
+            if step.consumer in found:
+                if step.what == "joined":
+                    found[step.consumer].clear()
+                found[step.consumer].append(step)
+        return sorted(itertools.chain(*found.values()), key=lambda step: step.t_ns)
+
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition; raises ``AssertionError`` when it does not hold in time."""
-        end = time.monotonic() + _PATIENCE_S
+        """Wait for a condition as long as clients see or do something.
+
+        Raises ``NothingComesError`` when the journals have not grown for ``PATIENCE_S``. A slow machine is no reason.
+        """
+        size, grown = self._size(), time.monotonic()
         while not condition():
-            assert time.monotonic() < end, f"{self.folder}: waited {_PATIENCE_S} s in vain for {what}"
+            if size != (size := self._size()):
+                grown = time.monotonic()
+            if time.monotonic() - grown > PATIENCE_S:
+                raise NothingComesError(
+                    f"{self.folder}: {PATIENCE_S} s without a step of a client, waiting for {what}"
+                )
             time.sleep(0.1)
 
     def _joins(self, name: str) -> int:

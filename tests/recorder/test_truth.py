@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from tests.recorder.comparison import stalled_s
 from tests.recorder.journal import Step
 from tests.recorder.truth import Truth, truth
 
@@ -95,3 +100,25 @@ def test_failover_rewinds_when_somebody_leaves() -> None:
 
 def test_what_is_published_and_never_comes() -> None:
     assert seen(("published", "", 1, "k"), ("published", "", 2, "k"), got("c1", 1)).unseen == {((3, 2), -1)}
+
+
+def test_a_stall_is_proved_by_the_raw_lines(tmp_path: Path) -> None:
+    def stalled(*lines: Mapping[str, Any]) -> float:
+        rows = [{"incarnation": 1, "seq": seq, "t_us": seq, **line} for seq, line in enumerate(lines, 1)]
+        (tmp_path / "events-1.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+        return stalled_s(tmp_path)
+
+    stored = "\n".join(json.dumps({"position": f"3:{entry}"}) for entry in range(3))
+    (tmp_path / "messages-1.jsonl.gz").write_bytes(gzip.compress(stored.encode()))
+    added = {"kind": "consumer_added", "consumer": 1}
+    flow = {"kind": "flow", "consumer": 1, "permits": 2}
+    sent = {"kind": "sent", "consumer": 1, "positions": ["3:0"], "batch_sizes": [1]}
+    ack = {"kind": "ack", "consumer": 1, "positions": ["3:0"]}
+    left = {"kind": "consumer_removed", "consumer": 1, "t_us": 90_000_000}
+    assert 89 < stalled(added, flow, sent, ack, left) < 90
+    assert stalled(added, flow, sent, left) == 0, "one message is not acknowledged"
+    assert stalled(added, flow, sent, sent | {"positions": ["3:1"]}, ack, left) == 0, "no permits are left"
+    assert stalled(added, flow, sent, ack, left | {"t_us": 30_000_000}) == 0, "not long enough"
+    assert stalled(added, flow, sent | {"positions": ["3:0", "3:1", "3:2"]}, ack, left) == 0, (
+        "everything was sent"
+    )

@@ -42,8 +42,14 @@ class Home:
         record_run(self.warehouse, stage, span, datetime.now(UTC), bounds | summary)
 
     def ingest(self, span: Interval, *, as_history: bool = False) -> None:
-        digest = {expected.span: expected.digest for expected in expected_intervals(None, self.landing)}[span]
-        self.record("ingest", span, inputs_digest=digest, as_history=as_history)
+        expected = {expected.span: expected for expected in expected_intervals(None, self.landing)}[span]
+        self.record(
+            "ingest",
+            span,
+            inputs_digest=expected.digest,
+            logs_go_on=expected.goes_on,
+            as_history=as_history,
+        )
 
     def replay(self, span: Interval) -> None:
         self.record("replay", span, history_digest=Ledger(self.warehouse).history_of(span))
@@ -95,16 +101,43 @@ def test_a_late_log_makes_its_interval_and_later_ones_stale_until_they_are_done_
     assert json.loads(capsys.readouterr().out)["recomputed"] == []
 
 
-def test_a_file_that_grows_by_rows_of_the_next_day_makes_nothing_stale(home: Home) -> None:
+def test_a_file_that_grows_by_rows_of_the_next_day_ends_the_interval_before(home: Home) -> None:
     path = home.source / "events-1.jsonl"
     before = path.read_bytes()
     events(path, DAYS[1], interval("2026-11-24"))
     assert path.read_bytes().startswith(before)
     home.pull(interval("2026-11-24"))
+    assert home.stale() == DAYS[2:], "it was judged as of its last line"
+    home.ingest(DAYS[2])
+    home.replay(DAYS[2])
     assert home.stale() == []
+    events(path, DAYS[1], interval("2026-11-24"), interval("2026-11-25"))
+    home.pull(interval("2026-11-25"))
+    assert home.stale() == [], "its end was known before"
     path.write_bytes(path.read_bytes().replace(b'"seq":1', b'"seq":2'))
-    home.pull(interval("2026-11-24"))
+    home.pull(interval("2026-11-25"))
     assert home.stale() == DAYS[1:], "other contents are another matter"
+
+
+def test_an_interval_whose_end_is_not_known_is_judged_again_once_it_is(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    events(home.source / "events-0.jsonl", DAYS[0])
+    home.pull(DAYS[0])
+    home.ingest(DAYS[0])
+    ledger = Ledger(home.warehouse)
+    assert not ledger.goes_on(DAYS[0])
+    home.replay(DAYS[0])
+    assert home.stale() == []
+    events(home.source / "events-1.jsonl", DAYS[1])
+    home.pull(DAYS[1])
+    assert home.stale() == DAYS[:1]
+    home.ingest(DAYS[1])
+    ledger.refresh()
+    assert ledger.goes_on(DAYS[0]), "a later interval has rows"
+    assert not ledger.goes_on(DAYS[1])
+    home.replay(DAYS[0])
+    home.replay(DAYS[1])
+    assert home.stale() == []
 
 
 def test_a_file_that_went_or_cannot_be_read_makes_nothing_stale(home: Home) -> None:

@@ -241,7 +241,21 @@ def a_replaced_read_is_ignored_since_4_2_4() -> None:
 
 
 #: Wrong rule → the check that it fails.
+def trim_lowers_unacked_counters() -> None:
+    """A consumer that is blocked on unacknowledged messages gets on when they are skipped."""
+    core = key_shared("4.2.4", [1] * 10, maxUnackedMessagesPerConsumer=4)
+    connect(core, 1, 8)
+    core.attempt_read()
+    assert dispatch(core, "Normal", [0, 1, 2, 3]) == {1: [0, 1, 2, 3]}
+    assert core.is_blocked(1)
+    core.move_forward(3)
+    core.trim_passed()
+    assert core.unacked(1) == 0
+    assert not core.is_blocked(1)
+
+
 CHECKS: Final[dict[str, Callable[[], None]]] = {
+    "trim_keeps_unacked": trim_lowers_unacked_counters,
     "average_rounded_down": average_is_rounded_half_up,
     "average_not_smoothed": average_is_smoothed,
     "subscription_unblocks_at_half": subscription_unblocks_below_half,

@@ -370,4 +370,51 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0/designed-failover-modulo-p1",
         "4.0.0-preview.1/designed-failover-modulo-p-1",
     ),
+    # --- operations on the cursor, policies (``../shared/operations``) ---------------------------------------------
+    "skip_counts_acknowledged": (
+        "4.0.0/ops-0000-skip-ch",
+        "4.2.4/ops-0000-skip-ch",
+        "4.2.4/ops-0009-skip-classic-ch",
+    ),
+    "clear_ends_at_the_read_position": ("4.2.4/ops-0019-clear-failover", "4.0.0/ops-0019-clear-failover"),
+    "expiry_moves_nothing": (
+        "4.2.4/ops-0003-expire-to-ch",
+        "4.0.0/ops-0012-expire-to-classic-ch",
+        "4.2.4/ops-0020-expire-failover",
+        "4.2.4/ops-0001-clear-ch",
+    ),
+    "passed_entries_are_not_pending": (
+        "4.2.4/ops-0003-expire-to-ch",
+        "4.0.0/ops-0000-skip-ch",
+    ),
+    "reset_keeps_acknowledgements": (
+        "4.2.4/ops-0022-reset-back-failover",
+        "4.2.4/ops-0004-reset-back-ch",
+        "4.0.0/ops-0015-seek-back-classic-ch",
+        "4.0.0/ops-0025-seek-earliest-failover",
+    ),
+    "reset_keeps_mark_delete": (
+        "4.2.4/ops-0022-reset-back-failover",
+        "4.0.0/ops-0014-reset-forward-classic-ch",
+        "4.2.4/ops-0017-seek-end-classic-ch",
+        "4.2.4/ops-0026-seek-end-failover",
+    ),
+    "reset_chooses_the_active_consumer": (
+        "4.2.4/ops-0022-reset-back-failover",
+        "4.0.0/ops-0026-seek-end-failover",
+    ),
+    "reset_disconnects_nobody_active": (
+        "4.2.4/ops-0022-reset-back-failover",
+        "4.0.0/ops-0024-seek-back-failover",
+    ),
+    "trim_after_a_move": ("4.2.4/ops-0003-expire-to-ch", "4.2.4/ops-0001-clear-ch"),
+    "trim_forgets_all_hashes": ("4.2.4/ops-0003-expire-to-ch", "4.0.0/ops-0003-expire-to-ch"),
+    "round_without_consumers_goes_on": (
+        "4.2.4/ops-0013-reset-back-classic-ch",
+        "4.0.0/ops-0016-seek-earliest-classic-ch",
+    ),
+    "policy_limit_ignored": (
+        "4.2.4/legal-0002-unacked-policy-ch",
+        "4.0.0/legal-0017-unacked-policy-classic-ch",
+    ),
 }

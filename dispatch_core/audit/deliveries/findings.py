@@ -29,6 +29,7 @@ from dispatch_core.audit.deliveries.layout import (
     ALL_LEFT,
     DISCONNECTED,
     ENTRY,
+    MOVED,
     NACKED,
     NACKED_ALL,
     RELOADED,
@@ -49,6 +50,11 @@ ACK_RACE_US: Final = 20_000
 #: Why a finding that rests on a checkpoint is uncertain.
 BEFORE_CHECKPOINT: Final = "before_checkpoint"
 ACK_RACING: Final = "ack_racing"
+#: An administrator or a client may have moved the cursor; no line would say so.
+CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
+MAY_HAVE_MOVED: Final = (
+    "; but a seek or a reset of the cursor may explain it, of which this log would have no line"
+)
 _DOUBTS: Final = {
     BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
     ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
@@ -62,6 +68,7 @@ CAUSE_OF: Final = {
     ALL_LEFT: "all_left",
     RELOADED: "topic_reload",
     REWOUND: "rewind",
+    MOVED: "cursor_moved",
 }
 
 _EXPLAINED_BY: Final = {layout.HANDOVER: HANDOVER, layout.MAYBE_HANDOVER: MAYBE_HANDOVER}
@@ -177,11 +184,20 @@ class Findings:
     def _described(self, found: npt.NDArray[np.int32]) -> list[Finding]:
         self._sent = sent_of(self._window, self._state, found)
         self._lines = lines_of(self._window, self._sent, found)
-        make = (self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered)
+        make = (
+            *(self._order, self._overtaken, self._split, self._double, self._after_ack, self._redelivered),
+            *(self._after_a_move, self._order_after_a_move),
+        )
         return [
             make[kind](delivery, other, op, handover)
             for delivery, kind, other, op, handover in found.tolist()
         ]
+
+    def _after_a_move(self, delivery: int, other: int, op: int, handover: int) -> Finding:
+        return _doubted(self._after_ack(delivery, other, op, handover))
+
+    def _order_after_a_move(self, delivery: int, other: int, op: int, handover: int) -> Finding:
+        return _doubted(self._order(delivery, other, op, handover))
 
     # one method per kind -------------------------------------------------------------------------------------------
 
@@ -262,10 +278,15 @@ class Findings:
     def _after_ack(self, delivery: int, other: int, op: int, handover: int) -> Finding:
         acked, sent = self._lines[op], self._sent[delivery]
         by_checkpoint = self._window.is_of_checkpoint(op)
+        by = self._window.moved_by.get(op)
         acked_by = (
-            "it was acknowledged" if by_checkpoint else f"{self._names[acked.consumer]} had acknowledged it"
+            f"the cursor had passed it ({by})"
+            if by is not None
+            else "it was acknowledged"
+            if by_checkpoint
+            else f"{self._names[acked.consumer]} had acknowledged it"
         )
-        state = None if by_checkpoint else self._was_applied(sent, acked)
+        state = None if by_checkpoint or by is not None else self._was_applied(sent, acked)
         lag_us = self._lines[sent.op].t_us - acked.t_us
         racing = state is None and lag_us < ACK_RACE_US
         text = (
@@ -284,11 +305,13 @@ class Findings:
             text += (
                 "; the trace does not show that the ack had been applied by then"
                 if state is False
+                else f"; that was only {duration(lag_us)} before, and it may have been read already"
+                if by is not None
                 else f"; the ack had arrived only {duration(lag_us)} before and may not have been applied yet"
                 if lag_us >= 0
                 else "; that state was read after it was sent"
             )
-        elif state is None and not by_checkpoint and self._may_be_of_a_part(delivery, acked):
+        elif state is None and not by_checkpoint and by is None and self._may_be_of_a_part(delivery, acked):
             reason = "part_of_batch"
             text += "; the log does not say whether that ack was for the whole batch"
         elif handover in _EXPLAINED_BY:
@@ -355,6 +378,8 @@ class Findings:
             return f", after {holder} had requested its redelivery"
         if cause == "rewind":
             return f"{sent}; the cursor had been rewound to the mark-delete position"
+        if cause == "cursor_moved":
+            return f"{sent}; the cursor had been moved since"
         if cause == "topic_reload":
             return f"{sent}, in an earlier load of the topic"
         return sent
@@ -482,3 +507,12 @@ class Findings:
             lags_us = [self._lines[sent.op].t_us - line.t_us for line in checkpoint_lines]
             return ACK_RACING if any(lag_us < ACK_RACE_US for lag_us in lags_us) else None
         return None
+
+
+def _doubted(finding: Finding) -> Finding:
+    """Make a finding uncertain that a move of the cursor may explain."""
+    return finding._replace(
+        uncertain=True,
+        reason=finding.reason or CURSOR_MAY_HAVE_MOVED,
+        explanation=finding.explanation + MAY_HAVE_MOVED,
+    )

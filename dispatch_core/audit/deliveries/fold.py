@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
+from dispatch_core.audit.assumptions import CURSOR_MOVED
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
@@ -68,6 +69,7 @@ EVENT_COLUMNS: Final = (
         "permits",
     ),
     *("positions", "ack_type", "ack_sets", "gap_from_seq", "gap_to_seq", "gap_lines", "checkpoint_json"),
+    *("by", "moved_to"),
 )
 #: Kinds of lines that are rare without a trace, and that ``head`` should hold from the whole log.
 RARE_KINDS: Final = ("consumer_added", "consumer_removed", "checkpoint", "active_notified")
@@ -156,14 +158,14 @@ class AuditFold:
         self._begins_us: int | None = None  # the subscription, by this log and those before
         if after is None:
             self.window = LogWindow(kind, streaming=not whole, flows=flows)
-            self.scan = Scan(single_active=self.window.single_active, ordered=kind != "Shared")
+            self.scan = self._new_scan(kind)
         elif kind != after.window.subscription_type:
             raise NotStreamableError(
                 f"{head.topic}: the subscription changed from {after.window.subscription_type} to {kind}"
             )
         elif resumes:
             self.window = after.window.with_entries_alone()
-            self.scan = Scan(single_active=self.window.single_active, ordered=kind != "Shared")
+            self.scan = self._new_scan(kind)
         else:
             self.window, self.scan = after.window, after.scan
             self._begins_us = self.window.begins_us = after._begins_us
@@ -243,6 +245,11 @@ class AuditFold:
         return audit
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _new_scan(self, kind: str) -> Scan:
+        records = self._head.header.get("records") or ()
+        logged = CURSOR_MOVED in records
+        return Scan(single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=logged)
 
     def _trim(self) -> None:
         self.dropped = 0

@@ -79,11 +79,16 @@ from dispatch_core.audit.deliveries.layout import (
     KEY_SEARCHED,
     LAST_AT_CONSUMER,
     LAST_DELIVERY,
+    LAST_EMPTY,
+    LAST_MOVE,
+    LAST_MOVED_TO,
     LAST_OF_KEY,
     LAST_RELOAD,
     LAST_REWIND,
     MANY,
     MAYBE_HANDOVER,
+    MOVED,
+    MOVES_LOGGED,
     NACKED,
     NACKED_ALL,
     NACKED_WITH_ALL,
@@ -112,7 +117,9 @@ from dispatch_core.audit.deliveries.layout import (
     Array,
 )
 
-OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED = range(6)
+OUT_OF_ORDER, OVERTAKEN, SPLIT, DOUBLE, AFTER_ACK, REDELIVERED, PERHAPS_AFTER_MOVE, PERHAPS_MOVED_BACK = (
+    range(8)
+)
 #: One about order, a split, and two about a repeated delivery (double outstanding and after its ack).
 MOST_FINDINGS_PER_DELIVERY: Final = 4
 FINDING_COLUMNS: Final = 5
@@ -405,6 +412,14 @@ def _handed_after_ack(s: Array, deliveries: Array, entry: int, consumer: int, be
 
 
 @compiled
+def _pass(entries: Array, first: int, upto: int, op: int) -> None:
+    """Settle the entries from ``first`` up to ``upto`` that were not acknowledged: the cursor passed them."""
+    for entry in range(first, upto + 1):
+        if entries[entry, ACK_OPERATION] < 0:
+            entries[entry, ACK_OPERATION] = op
+
+
+@compiled
 def _note(
     found: Array, count: int, delivery: int, kind: int, other: int, operation: int, handover: int
 ) -> int:
@@ -419,6 +434,7 @@ def take(
     first_op: int,
     op_code: Array,
     op_consumer: Array,
+    op_value: Array,
     op_start: Array,
     op_ordinals: Array,
     entry_key: Array,
@@ -458,6 +474,8 @@ def take(
     highest_sent = s[HIGHEST_SENT]
     sent_any = s[SENT_ANY] != 0
     last_reload = s[LAST_RELOAD]
+    last_move, last_moved_to, last_empty = s[LAST_MOVE], s[LAST_MOVED_TO], s[LAST_EMPTY]
+    moves_logged = s[MOVES_LOGGED] != 0
     for index in range(len(op_code)):
         op = first_op + index
         code, consumer = op_code[index], op_consumer[index]
@@ -483,6 +501,13 @@ def take(
                 key = entry_key[entry]
                 before = entries[entry, LAST_DELIVERY]
                 acked = entries[entry, ACK_OPERATION]
+                if acked >= 0 and entry == last_moved_to:
+                    # The position of a move may be meant as the last entry before it, or as the first one behind it.
+                    acked = entries[entry, ACK_OPERATION] = -1
+                    last_moved_to = -1
+                perhaps_moved = acked >= 0 and acked < last_empty
+                # After a move backwards everything behind the new position is new to the subscription.
+                is_first = before < 0 or deliveries[before, OPERATION] < last_move
                 if ordered and key >= 0:
                     pair = _pair(keys, pairs, key, consumer)
                     backwards = pair >= 0 and pairs[pair, PAIR_HIGHEST] > entry
@@ -490,7 +515,7 @@ def take(
                     if backwards:
                         last = keys[key, KEY_LAST_DELIVERY]
                         asked = _last_request(deliveries, entries, requests, entry, consumer)
-                        excuse = max(asked, last_rewind)
+                        excuse = max(asked, last_rewind, last_move)
                         later = -1
                         if excuse >= 0:
                             later = _later(deliveries, last, entry, consumer, excuse)
@@ -500,10 +525,13 @@ def take(
                             later = _later(deliveries, last, entry, consumer, asked)
                             if later >= 0 and before >= 0:
                                 count = _note(found, count, now, OVERTAKEN, later, asked, NO_HANDOVER)
-                    if wrong < 0 and before < 0 and keys[key, KEY_HIGHEST] > entry:
+                    kind = OUT_OF_ORDER
+                    if wrong < 0 and is_first and keys[key, KEY_HIGHEST] > entry:
                         wrong = _later(deliveries, keys[key, KEY_LAST_DELIVERY], entry, -1, op + 1)
+                        if wrong >= 0 and deliveries[wrong, OPERATION] < last_empty:
+                            kind = PERHAPS_MOVED_BACK
                     if wrong >= 0:
-                        count = _note(found, count, now, OUT_OF_ORDER, wrong, -1, NO_HANDOVER)
+                        count = _note(found, count, now, kind, wrong, -1, NO_HANDOVER)
                     split = _split_by(deliveries, keys, key, entry, consumer)
                     if split >= 0:
                         handover = NO_HANDOVER
@@ -527,13 +555,19 @@ def take(
                     handover = NO_HANDOVER
                     if runs:
                         handover = _handed_after_ack(s, deliveries, entry, consumer, before, acked)
-                    count = _note(found, count, now, AFTER_ACK, before, acked, handover)
+                    kind = PERHAPS_AFTER_MOVE if perhaps_moved else AFTER_ACK
+                    count = _note(found, count, now, kind, before, acked, handover)
+                    if perhaps_moved:  # then it is to be acknowledged again
+                        entries[entry, ACK_OPERATION] = -1
+                        acked_up_to = min(acked_up_to, entry - 1)
                 if before >= 0:
                     ended[now - first] = deliveries[before, END]
                     if ended[now - first] == OPEN and last_rewind > deliveries[before, OPERATION]:
                         ended[now - first] = REWOUND
                     if last_reload > deliveries[before, OPERATION]:
                         ended[now - first] = RELOADED
+                    if last_move > deliveries[before, OPERATION]:
+                        ended[now - first] = MOVED
                     if double < 0 and acked < 0:
                         ended_by = deliveries[before, END_OPERATION]
                         count = _note(found, count, now, REDELIVERED, before, ended_by, NO_HANDOVER)
@@ -607,6 +641,8 @@ def take(
             if connected[consumer]:
                 connected[consumer] = False
                 connected_count -= 1
+                if connected_count == 0 and not moves_logged:
+                    last_empty = op
             how = DISCONNECTED if connected_count > 0 else ALL_LEFT
             while first_at[consumer] >= 0:
                 _close(deliveries, entries, keys, first_at, entry_key, first_at[consumer], how, op)
@@ -624,7 +660,31 @@ def take(
                     entries[entry, ACKED_BEFORE_RELOAD] = 1
                 entries[entry, ACK_OPERATION] = -1
             acked_up_to = -1
+        elif code == 13:  # MOVED_SOMEWHERE
+            last_empty = op
+        elif code >= 10:  # PASSED, RESET, MOVED
+            upto = min(op_value[index], width - 1)
+            for holder in range(len(first_at)):
+                at = first_at[holder]
+                while at >= 0:
+                    after = deliveries[at, NEXT_AT_CONSUMER]
+                    if code == 11 or deliveries[at, ENTRY] <= upto:
+                        _close(deliveries, entries, keys, first_at, entry_key, at, MOVED, op)
+                    at = after
+            _pass(entries, 0, upto, op)
+            last_moved_to = upto
+            if code == 10:
+                acked_up_to = max(acked_up_to, upto)
+            else:
+                last_move, last_rewind, rewind_due, acked_up_to = op, op, False, upto
+                for entry in range(upto + 1, width):
+                    entries[entry, ACK_OPERATION] = -1
+                    entries[entry, ACKED_BEFORE_RELOAD] = 0
+                keys[:, KEY_HIGHEST] = -1
+                if upto >= 0:
+                    entries[upto, ACK_OPERATION] = op
     s[PAIRS], s[REQUESTS], s[CONNECTED], s[DELIVERIES] = pair_count, request_count, connected_count, now
     s[ACKED_UP_TO], s[LAST_REWIND], s[REWIND_DUE] = acked_up_to, last_rewind, rewind_due
     s[HIGHEST_SENT], s[SENT_ANY], s[LAST_RELOAD] = highest_sent, sent_any, last_reload
+    s[LAST_MOVE], s[LAST_MOVED_TO], s[LAST_EMPTY] = last_move, last_moved_to, last_empty
     return count

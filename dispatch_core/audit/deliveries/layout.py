@@ -22,6 +22,9 @@ ALL_LEFT: Final = 5
 RELOADED: Final = 6
 REPLACED: Final = 7  # sent again to the same connection while open there
 REWOUND: Final = 8  # open still; Failover and Exclusive went back to the mark-delete position
+MOVED: Final = (
+    9  # the cursor was moved: what it passed is settled, what lies behind its new position comes again
+)
 
 NOBODY: Final = -1
 MANY: Final = -2
@@ -80,6 +83,9 @@ REQUEST_CONSUMER, REQUEST_OPERATION, REQUEST_NEXT = range(3)
 REQUEST_COLUMNS: Final = 3
 
 # Single numbers. HIGHEST_SENT may be of an entry that is gone: then -1, and SENT_ANY says that there was one.
+# LAST_MOVE: the last move of the cursor that may make entries come again (seek, reset). LAST_MOVED_TO: the ordinal of the
+# new mark-delete position of the last move of any kind. LAST_EMPTY: the last operation that left nobody connected.
+# MOVES_LOGGED: the recorder writes every move of the cursor.
 # REWIND_DUE: the active consumer has changed; if no line shows the rewind, the first delivery that goes back does.
 # A *run* is a row of deliveries to one connection (Failover and Exclusive): SENT_TO gets it, RUN_HIGHEST is its highest
 # ordinal. CHANGES counts the joins and leaves since it began, FIRST_CHANGE is the first of them; CARRIED counts earlier ones
@@ -104,12 +110,16 @@ REQUEST_COLUMNS: Final = 3
     HANDED_OVER,
     HANDED_BY,
     CHANGED_AT,
-) = range(18)
-SCALARS: Final = 18
+    LAST_MOVE,
+    LAST_MOVED_TO,
+    LAST_EMPTY,
+    MOVES_LOGGED,
+) = range(22)
+SCALARS: Final = 22
 #: Single numbers that name an entry, an operation or a connection: -1 at first.
 NONE_AT_FIRST: Final = (
     *(ACKED_UP_TO, LAST_REWIND, HIGHEST_SENT, LAST_RELOAD, SENT_TO, RUN_HIGHEST, FIRST_CHANGE, HANDED_OVER),
-    CHANGED_AT,
+    *(CHANGED_AT, LAST_MOVE, LAST_MOVED_TO, LAST_EMPTY),
 )
 
 #: What a hand-over to another active consumer has to do with a finding (Failover and Exclusive). ``HANDOVER_LATE``: it

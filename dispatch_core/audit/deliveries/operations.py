@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +26,21 @@ REDELIVER_ALL: Final = 6
 REWIND: Final = 7  # Failover and Exclusive: a rewind line, or a notice of who is active
 RELOAD: Final = 8
 FLOW: Final = 9  # only where asked for; no rule of the audit looks at it
+#: Moves of the cursor. ``value`` is the ordinal of the last entry up to the new mark-delete position, -1 = none.
+PASSED: Final = 10  # forward, nobody is disconnected: skip, clear backlog, expiry
+RESET: Final = 11  # to any position, everybody is disconnected: seek, reset
+MOVED: Final = 12  # ``by`` is unknown: either of the two
+#: A move to where the log does not say: it may explain what comes again, and changes nothing else.
+MOVED_SOMEWHERE: Final = 13
+MOVES: Final = (PASSED, RESET, MOVED)
+_MOVES_BY: Final = {
+    "skip": PASSED,
+    "clear_backlog": PASSED,
+    "expiry": PASSED,
+    "seek": RESET,
+    "reset_cursor": RESET,
+    "unknown": MOVED,
+}
 
 _CODES: Final = {
     "consumer_added": ADDED,
@@ -78,6 +94,8 @@ class Lines:
     entry: Ints
     ack_sets: pa.ChunkedArray | None
     nobody: Mask  # operations that concern no connection
+    moved_to: Mapping[int, tuple[int, int]]  # by operation: the new mark-delete position of a move
+    by: Mapping[int, str]  # by operation: what moved the cursor
 
     @classmethod
     def of(cls, events: pa.Table, *, flows: bool) -> Lines:
@@ -94,9 +112,13 @@ class Lines:
         if acks.any():
             code[acks & marked(events["ack_type"], "Cumulative")] = ACK_CUMULATIVE
         code[(code == REDELIVER) & without] = REDELIVER_ALL
+        moves = _moves(events, kinds, words.to_pylist())
+        for row, (move, _to, _by) in moves.items():
+            code[row], wanted[row] = move, True
         number, seq, t_us = ints(events["consumer"], -1), ints(events["seq"]), ints(events["t_us"])
         # a rewind concerns no connection; every other operation has one, if only the unnamed one
         nobody = rewinds & ~valid(events["consumer"])
+        nobody[list(moves)] = True
         value = np.where(code == FLOW, ints(events["permits"]), 0) if flows else np.zeros_like(seq)
         sets = events["ack_sets"]
         rows = slice(None) if wanted.all() else np.flatnonzero(wanted)
@@ -104,6 +126,10 @@ class Lines:
             sets = None
         elif not isinstance(rows, slice):
             sets = sets.take(pa.array(rows))
+        of_row = dict.fromkeys(moves, 0)
+        if moves:
+            places = np.cumsum(wanted) - 1
+            of_row = {row: int(places[row]) for row in moves}
         return cls(
             code[rows],
             number[rows],
@@ -115,6 +141,8 @@ class Lines:
             ints(pc.struct_field(flat, "entry_id")),
             sets,
             nobody[rows],
+            {of_row[row]: to for row, (_move, to, _by) in moves.items() if to is not None},
+            {of_row[row]: by for row, (_move, _to, by) in moves.items()},
         )
 
     @classmethod
@@ -123,7 +151,7 @@ class Lines:
         nothing = np.zeros(1, dtype=np.int64)
         none = np.empty(0, dtype=np.int64)
         code, nobody = np.array([RELOAD], dtype=np.int8), np.ones(1, dtype=np.bool_)
-        return cls(code, nothing - 1, nothing, nothing, nothing, nothing, none, none, None, nobody)
+        return cls(code, nothing - 1, nothing, nothing, nothing, nothing, none, none, None, nobody, {}, {})
 
     @classmethod
     def joined(cls, runs: list[Lines]) -> Lines:
@@ -137,6 +165,8 @@ class Lines:
         def whole(name: str) -> npt.NDArray[Any]:
             return np.concatenate([getattr(run, name) for run in runs])
 
+        firsts = np.cumsum([0, *(len(run.code) for run in runs)]).tolist()
+
         return cls(
             code=whole("code"),
             number=whole("number"),
@@ -148,7 +178,33 @@ class Lines:
             entry=whole("entry"),
             ack_sets=sets,
             nobody=whole("nobody"),
+            moved_to={
+                first + op: to
+                for first, run in zip(firsts, runs, strict=False)
+                for op, to in run.moved_to.items()
+            },
+            by={
+                first + op: by for first, run in zip(firsts, runs, strict=False) for op, by in run.by.items()
+            },
         )
+
+
+def _moves(
+    events: pa.Table, kinds: npt.NDArray[Any], words: list[str]
+) -> dict[int, tuple[int, tuple[int, int] | None, str]]:
+    """Return code, new mark-delete position and ``by`` of each row that moves the cursor."""
+    if "cursor_moved" not in words or "by" not in events.column_names:
+        return {}
+    rows = np.flatnonzero(kinds == words.index("cursor_moved"))
+    moves: dict[int, tuple[int, tuple[int, int] | None, str]] = {}
+    for row, line in zip(
+        rows.tolist(), events.select(["by", "moved_to"]).take(pa.array(rows)).to_pylist(), strict=True
+    ):
+        to = line["moved_to"]
+        by = line["by"] or "unknown"
+        position = None if to is None else (to["ledger_id"], to["entry_id"])
+        moves[row] = (MOVED_SOMEWHERE if position is None else _MOVES_BY.get(by, MOVED)), position, by
+    return moves
 
 
 def _runs(lists: pa.ChunkedArray, naming: Mask) -> tuple[Ints, pa.ChunkedArray]:

@@ -43,6 +43,9 @@ from dispatch_core.audit.deliveries.layout import (
     KEY_SEARCHED,
     LAST_AT_CONSUMER,
     LAST_DELIVERY,
+    LAST_EMPTY,
+    LAST_MOVE,
+    LAST_MOVED_TO,
     LAST_OF_KEY,
     LAST_RELOAD,
     LAST_REWIND,
@@ -61,7 +64,10 @@ from dispatch_core.audit.deliveries.layout import (
 )
 
 #: Single numbers that name an operation.
-_OPERATIONS: Final = (LAST_REWIND, LAST_RELOAD, FIRST_CHANGE, HANDED_OVER, CHANGED_AT)
+_OPERATIONS: Final = (
+    *(LAST_REWIND, LAST_RELOAD, FIRST_CHANGE, HANDED_OVER, CHANGED_AT),
+    *(LAST_MOVE, LAST_EMPTY),
+)
 
 
 @compiled
@@ -220,5 +226,6 @@ def cut_scalars(cut: int, s: Array, new_op: Array) -> None:
     s[ACKED_UP_TO] = max(s[ACKED_UP_TO] - cut, -1)
     s[HIGHEST_SENT] = max(s[HIGHEST_SENT] - cut, -1)
     s[RUN_HIGHEST] = max(s[RUN_HIGHEST] - cut, -1)
+    s[LAST_MOVED_TO] = max(s[LAST_MOVED_TO] - cut, -1)
     for scalar in _OPERATIONS:
         s[scalar] = _new(new_op, s[scalar])

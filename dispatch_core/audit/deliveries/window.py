@@ -22,6 +22,7 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import Ints, Mask, ints, valid
 from dispatch_core.arrays.growing import Growing
 from dispatch_core.arrays.positions import ascending, distinct, locate
+from dispatch_core.audit.deliveries import cursor_moves
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.checkpoint_state import operations as checkpoint_operations
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLines
@@ -70,6 +71,9 @@ class LogWindow:
         self.unread_ordinal: Ints = np.empty(0, dtype=np.int64)
         #: Time at which the subscription began, from an earlier incarnation (``subscription_start``); None = not known.
         self.begins_us: int | None = None
+        #: By operation: what moved the cursor (``by`` of the line).
+        self.moved_by: dict[int, str] = {}
+        self._highest_sent = -1  # ordinal
         self._reload_due = False
         self._streaming = streaming
         self._flows = flows
@@ -329,6 +333,9 @@ class LogWindow:
         self._first_op_of_checkpoint = int(operations[: self._first_op_of_checkpoint].sum())
         self.first_op_of_last_log = int(operations[: self.first_op_of_last_log].sum())
         kept = np.flatnonzero(operations)
+        self._highest_sent = max(self._highest_sent - entries, -1)
+        place = np.cumsum(operations) - 1
+        self.moved_by = {int(place[op]): by for op, by in self.moved_by.items() if operations[op]}
         for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
             column.keep(kept)
         self._left = {o - entries: left for o, left in self._left.items() if o >= entries}
@@ -418,6 +425,20 @@ class LogWindow:
             having = np.flatnonzero(valid(lines.ack_sets))
             if len(having):  # none: they stood in lines of other kinds
                 self.ack_sets_from_seq = int(lines.seq[int(having[0])])
+        cursor_moves.resolve(
+            lines,
+            ordinals,
+            self.ledger,
+            self.entry,
+            self.publish_time_ms,
+            highest_sent=self._highest_sent,
+            streaming=self._streaming,
+            dropped=self._dropped_any,
+        )
+        of_sent = ordinals[np.repeat(lines.code == SENT, lengths)]
+        self._highest_sent = max(self._highest_sent, int(of_sent.max(initial=-1)))
+        first = len(self._op_seq)
+        self.moved_by |= {first + op: by for op, by in lines.by.items()}
         keep, ordinals = whole_acks(lines, ordinals, self._left)
         if not keep.all():
             owner = np.repeat(np.arange(len(lengths)), lengths)

@@ -48,7 +48,8 @@ class End:
     Attributes:
         seq: the last line.
         as_of_us: time of the verdict, microseconds since the epoch.
-        closed: no lines follow; an entry that was never sent by then never will be.
+        closed: no lines follow; an entry that was never sent by then never will be. Otherwise what waits for less than
+            the limits is not finished, and no finding.
         last_sent_us: time of the last delivery by consumer, -1 = to any.
         gap: lines of the log are missing.
     """
@@ -204,7 +205,7 @@ def _left_out_us(wait: SampledWait, limits: Limits, end: End) -> int | None:
         if waited_us < GRACE_US:
             return None  # a rule holds it, or did until a moment ago; none lets a later message of the key go first
     # else it may be on its way
-    return waited_us if end.closed or overtaken or waited_us > 1000 * limits.stuck_key_ms else None
+    return waited_us if end.closed or waited_us > 1000 * limits.never_delivered_ms else None
 
 
 def _free_us(wait: SampledWait) -> int:

@@ -29,6 +29,7 @@ from dispatch_core.audit.deliveries.subscription_start import (
     settled_by_checkpoint,
 )
 from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.passed_entries import passed_unsent
 from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, CURSOR_PASSED, MOST_POSITIONS, Key, SampledWait
 
 _NEVER_US: Final = np.iinfo(np.int64).max
@@ -97,6 +98,7 @@ class SkippedEntries:
             never &= acknowledged[low:]
         if not never.any():
             return
+        never &= ~passed_unsent(window, scan)[low:]
         behind = np.arange(low, len(times)) >= self._highest
         published, known = window.publish_time_ms
         passed = settled_by_checkpoint(window, scan)

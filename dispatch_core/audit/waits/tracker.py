@@ -108,6 +108,15 @@ def tick_of(limit_us: int) -> int:
     return max(_TICKS_US[0], min(limit_us // _SAMPLES_PER_LIMIT, _TICKS_US[1]))
 
 
+def grace_of(limits: Limits) -> int:
+    """Return for how long after it was stored an entry does not wait yet, microseconds."""
+    return min(GRACE_US, 1000 * _shortest_ms(limits) // 2)
+
+
+def _shortest_ms(limits: Limits) -> int:
+    return min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
+
+
 def tracker_for(
     limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
 ) -> WaitTracker:
@@ -116,12 +125,12 @@ def tracker_for(
     ``closely``: factor by which samples are more frequent than the limits need; above 1 entries wait from the moment they
     are stored. The other arguments are those of ``WaitTracker``.
     """
-    shortest = 1000 * min(limits.stuck_key_ms, limits.stuck_consumer_ms, limits.stuck_subscription_ms)
+    shortest = 1000 * _shortest_ms(limits)
     everything = tick_us is not None
     return WaitTracker(
         inferred=inferred,
         tick_us=tick_of(shortest) // closely if tick_us is None else tick_us,
-        grace_us=min(GRACE_US, shortest // 2) if closely == 1 else 0,
+        grace_us=grace_of(limits) if closely == 1 else 0,
         long_us=min(shortest, _SHORTEST_US) if everything else shortest,
         start_us=start_us,
         short_waits=_ALL if everything or closely > 1 else SHORT_WAITS,

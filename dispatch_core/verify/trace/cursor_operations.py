@@ -254,7 +254,7 @@ class CursorDriver(Driver):
 
     def _report_unmet_moves(self, *, acks: bool = False) -> None:
         """Report moves that should have come by now; those by acknowledgements (``acks``) only at the end of the log."""
-        if self._unjudged is not None:
+        if self.stopped is not None:
             return
         unmet = [due for due in self._moves_due if acks or not due.by_ack]
         for due in unmet:

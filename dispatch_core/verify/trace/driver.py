@@ -27,7 +27,8 @@ class Driver(ABC):
         self._lines = LinesAhead()
         self._at = -1  # index of the line being fed
         self._line = Line(0, 0, "", None, {}, {})
-        self._unjudged: str | None = None  # the reason why nothing is judged from some line on
+        #: The reason why nothing is judged from some line on, and the ``seq`` of that line.
+        self.stopped: tuple[str, int] | None = None
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
@@ -73,7 +74,7 @@ class Driver(ABC):
     def feed(self, line: Line) -> None:
         """Take one line. A line that no legal history has here is a divergence, and the core stays as it was."""
         self.tally.expect(line)
-        if self._unjudged is not None:
+        if self.stopped is not None:
             self._leave(line)
             return
         handler = self._handlers.get(line.kind)
@@ -87,13 +88,13 @@ class Driver(ABC):
 
     def _stop_judging(self, reason: str) -> None:
         """Judge no later line: nothing in the log determines what the broker's state is from here on."""
-        self._unjudged = reason
+        self.stopped = reason, self._line.seq
 
     def _leave(self, line: Line) -> None:
         """Count the decisions of a line as not judged."""
         stands_for = decisions_of(line)
         if stands_for is not None:
-            reason = self._unjudged or ""
+            reason = "" if self.stopped is None else self.stopped[0]
             self.tally.leave_unjudged(*stands_for, reason)
             self.tally.leave_unjudged("round", int(line.kind == "round_end"), reason)
 

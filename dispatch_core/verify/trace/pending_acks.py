@@ -69,7 +69,7 @@ class PendingAcksDriver(RacingDriver):
         self._line = line
         own = line.consumer if line.kind in _OF_A_CONNECTION else None
         missing = self._releases.missing(connection=own, at=self._at + 1)
-        if self._unjudged is None:
+        if self.stopped is None:
             self._report_missing(missing)
         super().feed(line)
 

@@ -62,15 +62,15 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             begun, entries = self._round
             if goes_on:
                 self.tally.leave_out({"dispatch": len(entries)})
-            elif self._complete and self._unjudged is None:
+            elif self._complete and self.stopped is None:
                 self._unsent()
-            elif self._unjudged is not None:
-                self.tally.leave_unjudged("dispatch", len(entries), self._unjudged)
+            elif self.stopped is not None:
+                self.tally.leave_unjudged("dispatch", len(entries), self.stopped[0])
             elif entries:
                 self.tally.note(cut_off(begun))
                 self.tally.settle("dispatch", len(entries), len(entries), "uncertain")
             self._round = None
-        if self._complete and self._unjudged is None:
+        if self._complete and self.stopped is None:
             self._unmet(self._by_task)
             self._report_unmet_moves(acks=True)
         self._leave_cut_off(goes_on)

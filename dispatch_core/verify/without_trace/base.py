@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import SENT
+from dispatch_core.audit.deliveries.operations import PASSED, SENT
 from dispatch_core.audit.waits.tracker import SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -31,6 +31,7 @@ from dispatch_core.broker.selectors.selector import Announced
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import NOBODY, State
 from dispatch_core.verify.tally import Finding
+from dispatch_core.verify.without_trace.cursor_moves import MovesNotJudged, move
 from dispatch_core.verify.without_trace.races import RACE_US, Racing, may_race
 
 Ints = npt.NDArray[np.int64]
@@ -136,6 +137,7 @@ class DispatcherFold(ABC):
         self.looks_us = 0  # time of the sample that is taken
         self._sends = False  # something was sent
         self._before = Racing.none()  # at the end of the last batch
+        self._moves = MovesNotJudged()
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
 
@@ -144,6 +146,7 @@ class DispatcherFold(ABC):
         first, last = int(batch.op_start[0]), int(batch.op_start[-1])
         expected = np.full(last, NOBODY, np.int64)
         reason = np.zeros(last, np.int8)
+        self._moves.drop(batch.dropped)
         self._members.update(batch.members)
         self._numbers.update({at: member.number for at, member in batch.members.items()})
         self._advance(batch, expected, reason)
@@ -153,6 +156,11 @@ class DispatcherFold(ABC):
         expected, reason = expected[first:][of_sent], reason[first:][of_sent]
         judgement = np.where(reason == 0, EXACT, DIVERGENT).astype(np.int8)
         judgement[np.isin(reason, self._unknown())] = NOT_JUDGED
+        touched = self._moves.touched(
+            batch.op_code, batch.op_consumer, batch.op_start, batch.op_ordinals, batch.op_t_us
+        )
+        if touched is not None:
+            judgement[(judgement == DIVERGENT) & touched[of_sent]] = NOT_JUDGED
         findings = []
         if self.not_judged is not None:
             judgement[:] = NOT_JUDGED
@@ -192,6 +200,21 @@ class DispatcherFold(ABC):
     def state(self) -> State:
         """The dispatcher's state; ordinals count from the first entry that is retained."""
         return self.core.state
+
+    def _move(self, batch: OperationBatch, at: int, consumer_of_slot: Mapping[int, int]) -> None:
+        """Apply a move of the cursor; ``consumer_of_slot``: as numbered in ``op_consumer``."""
+        st, code, upto = self.state, int(batch.op_code[at]), int(batch.op_value[at])
+        upto = min(upto, len(st.deleted) - 1)
+        pending: dict[int, int] = {}
+        if code == PASSED:
+            entries = np.flatnonzero(st.holder[: upto + 1] != NOBODY)
+            slots = st.holder[entries].tolist()
+            pending = {
+                entry: consumer_of_slot.get(slot, -1)
+                for entry, slot in zip(entries.tolist(), slots, strict=True)
+            }
+        self._moves.note(at, code, upto, int(batch.op_t_us[at]), pending)
+        move(st, code, upto)
 
     def _settle(self, batch: OperationBatch) -> None:
         """Acknowledge the entries that were settled before the batch."""

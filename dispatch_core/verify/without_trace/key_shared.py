@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REMOVED, SENT
+from dispatch_core.audit.deliveries.operations import ADDED, FLOW, PASSED, REMOVED, SENT
 from dispatch_core.broker import gates
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
@@ -201,7 +201,13 @@ class KeySharedFold(DispatcherFold):
             self._note_what_was_sent(batch, begun, at, reason)
             self._report_what_was_sent()
             if sampler is not None:
-                sampler.before_change(self, at, last=self._leaves_nobody(batch, at))
+                last = batch.op_code[at] < PASSED and self._leaves_nobody(batch, at)
+                sampler.before_change(self, at, last=last)
+            if batch.op_code[at] >= PASSED:
+                self._move_cursor(batch, at)
+                at += 1
+                begun = at
+                continue
             try:
                 self._membership(at, batch, int(behind_us[at]))
             except IllegalTransitionError as error:
@@ -229,6 +235,10 @@ class KeySharedFold(DispatcherFold):
             self.owned.reported(int(batch.op_seq[0]), int(batch.op_t_us[0]), self.core.assignments().ranges)
         if at == checkpoint.count and st.s[TRACK_DRAINING]:
             drain_all(st, pending_elsewhere(st))
+
+    def _move_cursor(self, batch: OperationBatch, at: int) -> None:
+        consumers = np.flatnonzero(self._slot_of != NOBODY).tolist()
+        self._move(batch, at, {int(self._slot_of[consumer]): consumer for consumer in consumers})
 
     def _note_what_was_sent(
         self, batch: OperationBatch, begun: int, at: int, reason: npt.NDArray[np.int8]

@@ -20,6 +20,7 @@ from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.audit.deliveries.operations import (
     ACK,
     ACK_CUMULATIVE,
+    PASSED,
     REDELIVER,
     REDELIVER_ALL,
     REWIND,
@@ -48,7 +49,7 @@ def fold(
     expected: Array,
     reason: Array,
 ) -> tuple[int, bool]:
-    """Take the operations [first, stop) up to the next one that concerns membership.
+    """Take the operations [first, stop) up to the next one that concerns membership, or moves the cursor.
 
     ``active``: the active consumer as numbered in ``op_consumer``. Filled in for each element of ``op_ordinals`` of a
     ``sent`` operation: ``expected``, the consumer by the rule, and ``reason``, why the rule differs.
@@ -76,7 +77,7 @@ def fold(
                 acknowledge_up_to(st, op_ordinals[at] + WIDE)
         elif code in (REDELIVER, REDELIVER_ALL, REWIND):
             rewind_due = True
-        elif code <= 1:  # ADDED, REMOVED
+        elif code <= 1 or code >= PASSED:  # ADDED, REMOVED, a move of the cursor
             return op, rewind_due
         op += 1
     return op, rewind_due

@@ -86,7 +86,7 @@ class BatchArrays(NamedTuple):
 
 @compiled
 def fold(st: State, classic: bool, batch: BatchArrays, first: int, stop: int) -> int:
-    """Take the operations [first, stop) up to the next one that concerns membership; returns where it stopped.
+    """Take the operations [first, stop) up to the next one that concerns membership or moves the cursor; returns where.
 
     ``classic``: the dispatcher of 3.x or the classic one of 4.x. Fills in ``expected`` and ``reason``.
     """

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REMOVED, SENT
+from dispatch_core.audit.deliveries.operations import ADDED, FLOW, PASSED, REMOVED, SENT
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.ownership import WHOLE_TOPIC
 from dispatch_core.broker.profiles import Profile
@@ -85,6 +85,11 @@ class SingleActiveFold(DispatcherFold):
             if sampler is not None:
                 last = int(batch.op_code[at]) == REMOVED and len(self.core.members) == 1
                 sampler.before_change(self, at, last=last)
+            if batch.op_code[at] >= PASSED:
+                self._move(batch, at, {})
+                self._rewind_due = self._rewind_due or batch.op_code[at] != PASSED
+                at += 1
+                continue
             before = self.core.active
             self._membership(int(batch.op_code[at]), int(batch.op_consumer[at]), batch)
             # The joins of a checkpoint are no changes: the active consumer is so at once.

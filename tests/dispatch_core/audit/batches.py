@@ -25,9 +25,16 @@ def head_of(log: DispatcherLog, *, foresight: bool = True) -> DispatcherLog:
 def reached(log: DispatcherLog) -> list[int]:
     """For each event the number of rows of the message log that hold every position named up to it."""
     row_of = {(m["ledger_id"], m["entry_id"]): row for row, m in enumerate(log.messages.to_pylist(), start=1)}
+    named = zip(log.events["positions"].to_pylist(), log.events["moved_to"].to_pylist(), strict=True)
     needed = [
-        max((row_of.get((p["ledger_id"], p["entry_id"]), 0) for p in positions or []), default=0)
-        for positions in log.events["positions"].to_pylist()
+        max(
+            (
+                row_of.get((p["ledger_id"], p["entry_id"]), 0)
+                for p in [*(positions or []), *([] if moved is None else [moved])]
+            ),
+            default=0,
+        )
+        for positions, moved in named
     ]
     return list(itertools.accumulate(needed, max))
 

@@ -15,7 +15,17 @@ from dispatch_core.audit.catalogue import PROMISES
 from dispatch_core.cli.main import main
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
-from tests.dispatch_core.audit.small_logs import Event, ack, added, flow, message, numbered, sent, write
+from tests.dispatch_core.audit.small_logs import (
+    T0_US,
+    Event,
+    ack,
+    added,
+    flow,
+    message,
+    numbered,
+    sent,
+    write,
+)
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
 CLASSIC = SAMPLES / "4.2.4" / "designed-rolling-restart-classic-ch"
@@ -149,9 +159,11 @@ def test_without_rules_only_order_duplicates_and_the_log_are_judged(
 def test_failover_is_judged_over_all_recordings_of_a_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for number in range(12):
+    """PIP-392's scenario: 100 topics of one partition are all active at one of four consumers."""
+    for number in range(100):
         topic = f"persistent://public/default/t-{number}-partition-0"
-        events = [*(added(n, f"c{n}") for n in (1, 2, 3, 4)), flow(1), sent(1, 0), ack(1, 0)]
+        events = [*(added(n, f"c{n}") for n in (1, 2, 3, 4)), flow(1), sent(1, 0)]
+        events.append(ack(1, 0) | {"t_us": T0_US + 3_600_000_000})
         write(
             tmp_path / "a" / f"r{number}",
             [message(0, "k", topic=topic)],
@@ -161,12 +173,15 @@ def test_failover_is_judged_over_all_recordings_of_a_call(
             format="pulsar-consumer-events",
             subscription_type="Failover",
         )
-    assert main(["audit", "--json", str(tmp_path)]) == 0
-    *_, found, verdict = lines(capsys)
+    assert main(["audit", "--json", str(tmp_path)]) == 1
+    *each, found, verdict = lines(capsys)
+    assert {line["verdict"] for line in each if "verdict" in line} == {"PASS"}
     assert (found["recording"], found["kind"]) == ("*", "failover_imbalance")
-    assert verdict == {"verdict": "PASS", "recording": "*", "counts": {"failover_imbalance": 1}}
-    assert main(["audit", str(tmp_path)]) == 0
-    assert "over all topics  failover_imbalance" in capsys.readouterr().out
+    assert found["explanation"].startswith("c1 is active for 100 of 100 topics of subscription s")
+    assert verdict == {"verdict": "FAIL", "recording": "*", "counts": {"failover_imbalance": 1}}
+    assert main(["audit", str(tmp_path / "a" / "r1")]) == 0, "one topic says nothing"
+    assert main(["audit", str(tmp_path), "--limit", "min_topics=101"]) == 0
+    assert "over all topics" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [[], ["--no-rules"]])

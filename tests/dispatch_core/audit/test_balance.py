@@ -1,4 +1,4 @@
-"""Balance: totals against plain sums, who carries too much and who only came late, and Failover over many topics."""
+"""Balance: totals against plain sums, who carries too much and who only came late."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from dispatch_core import tables
-from dispatch_core.audit.balance import ACTIVE_TIMES, active_times, failover_imbalances, not_judged
+from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.limits import Limits
-from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.interval_totals import with_totals
-from dispatch_core.replay.whole_log import WholeAudit, across, audit_whole
+from dispatch_core.replay.whole_log import WholeAudit, audit_whole
 from tests.dispatch_core.audit.small_logs import (
     Event,
     ack,
@@ -119,85 +117,6 @@ def test_too_little_is_not_judged(tmp_path: Path) -> None:
             "hot_consumer",
         }
         assert why in (not_judged(audit.balance, limits) or "")
-
-
-def failover(folder: Path, number: int) -> tuple[DispatcherLog, WholeAudit]:
-    """A topic of one partition, with three consumers that leave when they have got an entry."""
-    topic = f"persistent://public/default/t-{number}-partition-0"
-    log = read(
-        write(
-            folder / "a" / f"r{number}",
-            [message(0, "k", topic=topic)],
-            numbered([*(added(n, f"c{n}") for n in (1, 2, 3)), sent(1, 0), *(removed(n) for n in (1, 2, 3))]),
-            topic=topic,
-            partition_index=0,
-            format="pulsar-consumer-events",
-            subscription_type="Failover",
-        )
-    )
-    return log, audit_whole(log)
-
-
-def test_a_consumer_active_for_every_topic_is_found(tmp_path: Path) -> None:
-    """PIP-392: topics of one partition all pick the same place of the list of consumers."""
-    audits = [failover(tmp_path, number) for number in range(12)]
-    (found,) = across(audits, Limits(min_topics=4))
-    assert found["kind"] == "failover_imbalance"
-    assert found["topic"] == "persistent://public/default/t-*"
-    assert found["explanation"].startswith(
-        "c1 is active for 12 of 12 topics of subscription s, an equal part would be 4.0"
-    )
-    assert "c2 and c3 are active for none" in found["explanation"]
-    assert across(audits, Limits(min_topics=13)) == []
-
-
-def times(counts: dict[str, int]) -> pa.Table:
-    active = [name for name, count in counts.items() for _ in range(count)]
-    rows = [
-        {"cluster": "c", "topic": f"t{topic:03}", "subscription": "s"}
-        | {"consumer_name": name, "active_us": int(name == of_topic)}
-        for topic, of_topic in enumerate(active)
-        for name in counts
-    ]
-    return pa.Table.from_pylist(rows, schema=ACTIVE_TIMES)
-
-
-@pytest.mark.parametrize(
-    ("counts", "found"),
-    [
-        ({"a": 100, "b": 0}, 1),
-        ({"a": 50, "b": 50}, 0),
-        ({"a": 10, "b": 9, "c": 0}, 0),  # by chance
-        ({"a": 40, "b": 30, "c": 30, "d": 0}, 1),
-        ({f"c{n}": 10 for n in range(10)}, 0),
-        ({"a": 91} | {f"c{n}": 1 for n in range(9)}, 1),
-        ({"a": 100}, 0),
-    ],
-)
-def test_topics_are_counted_per_consumer(counts: dict[str, int], found: int) -> None:
-    assert len(failover_imbalances(times(counts), Limits())) == found
-
-
-def test_active_times_are_those_inside_the_interval() -> None:
-    topics = [{"cluster": "c", "topic": name, "subscription": "s"} for name in ("t", "other")]
-    spans = [("a", 0, 30), ("b", 30, 70), ("a", 70, None), ("a", 0, 5)]
-    ownership = [
-        {**topics[0], "consumer_name": name, "from_t_us": since, "until_t_us": until}
-        for name, since, until in spans
-    ] + [{**topics[1], "consumer_name": "x", "from_t_us": 0, "until_t_us": None}]
-    found = active_times(
-        table(tables.OWNERSHIP, ownership),
-        pa.Table.from_pylist([{**topics[0], "consumer_name": "idle"}], schema=ACTIVE_TIMES.remove(4)),
-        pa.Table.from_pylist([{**topics[0], "last_t_us": 95}]),
-        20,
-        90,
-    )
-    assert found.schema == ACTIVE_TIMES
-    assert [(row["consumer_name"], row["active_us"]) for row in found.to_pylist()] == [
-        ("a", 10 + 20),
-        ("b", 40),
-        ("idle", 0),
-    ]
 
 
 def test_balance_sums_up_all_connections_of_a_name(tmp_path: Path) -> None:

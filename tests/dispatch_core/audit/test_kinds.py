@@ -331,7 +331,7 @@ def test_an_interval_without_a_time_zone_is_refused(tmp_path: Path) -> None:
 def test_every_kind_of_the_contract_is_in_the_catalogue() -> None:
     assert list(KINDS) == [
         "out_of_order", "overtaken_redelivery", "split_key", "double_outstanding", "duplicate_after_ack", "redelivered",
-        "never_delivered", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription", "imbalance",
+        "never_delivered", "skipped", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription", "imbalance",
         "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap",
         "repeated_lines", "clock_step", "unknown_consumer", "unknown_position", "unknown_key",
         "overlapping_incarnations",

@@ -15,7 +15,7 @@ from dispatch_core.cli.main import main
 from dispatch_core.cli.recordings import add_recording_arguments, dispatchers, overrides_given, read_all
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import RECORDED, Overrides
-from tests.dispatch_core.audit.small_logs import added, message, numbered, removed, sent, write
+from tests.dispatch_core.audit.small_logs import T0_US, Event, added, message, numbered, removed, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
 
@@ -73,6 +73,11 @@ def test_all_commands_refuse_it_alike(
     assert "nowhere" in capsys.readouterr().err
 
 
+def left(consumer: int) -> Event:
+    """A leave, an hour after the log began."""
+    return removed(consumer) | {"t_us": T0_US + 3_600_000_000 + consumer}
+
+
 def topics(folder: Path, **header: Any) -> str:
     """Make a folder for each of twelve Failover topics of one partition, all with the same active consumer."""
     members = range(1, 5)
@@ -81,7 +86,7 @@ def topics(folder: Path, **header: Any) -> str:
         write(
             folder / "a" / f"{folder.name}-{number}",
             [message(0, "k", topic=topic, **header)],
-            numbered([*(added(n, f"c{n}") for n in members), sent(1, 0), *(removed(n) for n in members)]),
+            numbered([*(added(n, f"c{n}") for n in members), sent(1, 0), *(left(n) for n in members)]),
             topic=topic,
             partition_index=0,
             format="pulsar-consumer-events",

@@ -1,18 +1,25 @@
 package dispatchaudit.recorder;
 
 import com.google.common.collect.Range;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.BooleanSupplier;
+import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.bookkeeper.mledger.Position;
+import org.apache.bookkeeper.mledger.PositionFactory;
 import org.apache.bookkeeper.mledger.impl.ManagedCursorImpl;
 import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.broker.service.AbstractTopic;
 import org.apache.pulsar.broker.service.Consumer;
 import org.apache.pulsar.broker.service.StickyKeyDispatcher;
 import org.apache.pulsar.broker.service.Subscription;
+import org.apache.pulsar.broker.service.Topic;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
 import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
 import org.apache.pulsar.common.api.proto.IntRange;
@@ -20,6 +27,10 @@ import org.apache.pulsar.common.api.proto.KeySharedMeta;
 import org.apache.pulsar.common.api.proto.KeySharedMode;
 import org.apache.pulsar.common.naming.SystemTopicNames;
 import org.apache.pulsar.common.naming.TopicName;
+import org.apache.pulsar.common.policies.data.BacklogQuota.RetentionPolicy;
+import org.apache.pulsar.common.policies.data.HierarchyTopicPolicies;
+import org.apache.pulsar.common.policies.data.PolicyHierarchyValue;
+import org.apache.pulsar.common.policies.data.impl.DispatchRateImpl;
 
 /** Reads the broker's objects. Takes only two locks: the cursor's for reading, and that of a consumer's pending acks. */
 final class BrokerView {
@@ -104,6 +115,134 @@ final class BrokerView {
         return new Event.KeyShared(mode, meta.isAllowOutOfOrderDelivery(), ranges);
     }
 
+    /** The mark-delete position; null outside persistent topics. Takes no lock. */
+    static Position markDelete(Subscription subscription) {
+        return subscription instanceof PersistentSubscription persistent ? persistent.getCursor().getMarkDeletedPosition() : null;
+    }
+
+    /** The number of acknowledged ranges above the mark-delete position; -1 = unknown. */
+    static int ackHoles(Subscription subscription) {
+        return subscription instanceof PersistentSubscription persistent
+                ? persistent.getCursor().getTotalNonContiguousDeletedMessagesRange() : -1;
+    }
+
+    /** The topic's last ledger with entries; -1 = unknown. */
+    static long lastLedger(Subscription subscription) {
+        Position last = subscription instanceof PersistentSubscription persistent
+                ? persistent.getCursor().getManagedLedger().getLastConfirmedEntry() : null;
+        return last == null ? -1 : last.getLedgerId();
+    }
+
+    /** The last entries of the topic's closed ledgers. */
+    static Map<Long, Long> lastEntries(Subscription subscription) {
+        Map<Long, Long> found = new LinkedHashMap<>();
+        if (subscription instanceof PersistentSubscription persistent) {
+            ManagedLedger log = persistent.getCursor().getManagedLedger();
+            // only the numbers: the class of the values has another name in each release
+            for (Long ledger : log.getLedgersInfo().keySet()) {
+                Position last = log.getPreviousPosition(PositionFactory.create(ledger, 0));
+                found.put(last.getLedgerId(), last.getEntryId());
+            }
+        }
+        return found;
+    }
+
+    /** True if the subscription's topic no longer has it: it was deleted. Unloading leaves it there. */
+    static boolean isDeleted(Subscription subscription) {
+        return subscription.getTopic().getSubscription(subscription.getName()) != subscription;
+    }
+
+    /** Tells whether messages of the subscription expire, or have expired since the last call. */
+    static BooleanSupplier expires(Subscription subscription) {
+        if (!(subscription instanceof PersistentSubscription persistent)) {
+            return () -> false;
+        }
+        AtomicLong known = new AtomicLong(expired(persistent));
+        return () -> {
+            long now = expired(persistent);
+            return known.getAndSet(now) != now || evicts(persistent.getTopic());
+        };
+    }
+
+    private static long expired(PersistentSubscription subscription) {
+        return subscription.getExpiryMonitor() == null ? 0 : subscription.getExpiryMonitor().getTotalMessageExpired();
+    }
+
+    /** True if a policy of the topic lets messages expire, or drops a backlog. */
+    private static boolean evicts(Topic topic) {
+        HierarchyTopicPolicies policies = topic.getHierarchyTopicPolicies();
+        return number(policies.getMessageTTLInSeconds().get()) > 0 || policies.getBackLogQuotaMap().values().stream()
+                .anyMatch(quota -> quota.get() != null && quota.get().getPolicy() == RetentionPolicy.consumer_backlog_eviction);
+    }
+
+    /**
+     * The policies and properties that hold deliveries of the subscription back or leave entries out, with their number or null.
+     * Takes no lock of a subscription or dispatcher.
+     */
+    static Map<String, Long> limits(Subscription subscription, String type, TopicLog seen) {
+        Map<String, Long> found = new LinkedHashMap<>();
+        if (!(subscription instanceof PersistentSubscription) || !(subscription.getTopic() instanceof AbstractTopic topic)) {
+            return found;
+        }
+        HierarchyTopicPolicies policies = topic.getHierarchyTopicPolicies();
+        rate(found, topic, subscription.getName());
+        unacked(found, policies.getMaxUnackedMessagesOnConsumer());
+        unacked(found, policies.getMaxUnackedMessagesOnSubscription());
+        if (topic.getEntryFilters() != null && !topic.getEntryFilters().isEmpty()) {
+            found.put("entry_filter", null);
+        }
+        if (connected(subscription).stream().anyMatch(Consumer::readCompacted)) {
+            found.put("compacted_read", null);
+        }
+        if (subscription.isReplicated()) {
+            found.put("replicated_subscription", null);
+        }
+        if (seen != null && seen.delays && delays(type) && Boolean.TRUE.equals(policies.getDelayedDeliveryEnabled().get())) {
+            found.put("delayed_delivery", null);
+        }
+        if (seen != null && seen.transactions) {
+            found.put("transactions", null);
+        }
+        return found;
+    }
+
+    /** True if the subscription type, a name of the log format, delays messages; others send them at once. */
+    private static boolean delays(String type) {
+        return type.equals("Shared") || type.equals("Key_Shared");
+    }
+
+    /** The least of the rates of broker, topic and subscription. */
+    private static void rate(Map<String, Long> found, AbstractTopic topic, String subscription) {
+        long messages = topic.getBrokerDispatchRateLimiter().map(limiter -> limiter.getDispatchRateOnMsg()).orElse(0L);
+        long bytes = topic.getBrokerDispatchRateLimiter().map(limiter -> limiter.getDispatchRateOnByte()).orElse(0L);
+        for (DispatchRateImpl rate : new DispatchRateImpl[] {topic.getDispatchRate(), topic.getSubscriptionDispatchRate(subscription)}) {
+            if (rate != null) {
+                long ofRate = rate.getDispatchThrottlingRateInMsg();
+                if (ofRate > 0) {
+                    long each = Math.max(1, ofRate / Math.max(1, rate.getRatePeriodInSecond()));
+                    messages = messages > 0 ? Math.min(messages, each) : each;
+                }
+                bytes = Math.max(bytes, rate.getDispatchThrottlingRateInByte());
+            }
+        }
+        if (messages > 0 || bytes > 0) {
+            found.put("dispatch_rate", messages > 0 ? messages : null);
+        }
+    }
+
+    /** A limit of unacknowledged messages that is not the broker's own setting. */
+    private static void unacked(Map<String, Long> found, PolicyHierarchyValue<Integer> limit) {
+        int value = number(limit.get());
+        if (value > 0 && value != number(limit.getBrokerValue())) {
+            boolean ofNamespace = limit.getTopicValue() == null && number(limit.getNamespaceValue()) == value;
+            found.merge(ofNamespace ? "unacked_namespace" : "unacked_topic", (long) value, Math::min);
+        }
+    }
+
+    private static int number(Integer value) {
+        return value == null ? 0 : value;
+    }
+
     /**
      * The hashes that each connection of a Key_Shared dispatcher owns now. Takes the subscription's lock, so a thread that
      * holds the dispatcher's must not call it (see {@link #connected}).
@@ -154,7 +293,13 @@ final class BrokerView {
             }
         }
         boolean cut = left[0] < 0 || holes.size() >= MOST_POSITIONS;
-        return new State(markDelete, unsent, holes, pending, cut, System.currentTimeMillis() * 1000);
+        return new State(markDelete, unsent, holes, pending, cut, nowUs());
+    }
+
+    /** The present time, not before that of any event so far. */
+    private static long nowUs() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1_000_000 + now.getNano() / 1000 + 1;
     }
 
     /** Add the entries of a range (lower, upper] that the cursor keeps. False = the limit is reached. */

@@ -1,12 +1,15 @@
 package dispatchaudit.recorder;
 
 import io.netty.buffer.ByteBuf;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import javax.servlet.ServletRequest;
 import javax.servlet.ServletResponse;
+import javax.servlet.http.HttpServletRequest;
+import javax.servlet.http.HttpServletResponse;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.broker.intercept.BrokerInterceptor;
@@ -19,6 +22,7 @@ import org.apache.pulsar.common.api.proto.BaseCommand;
 import org.apache.pulsar.common.api.proto.CommandAck;
 import org.apache.pulsar.common.api.proto.CommandAck.AckType;
 import org.apache.pulsar.common.api.proto.CommandRedeliverUnacknowledgedMessages;
+import org.apache.pulsar.common.api.proto.CommandSeek;
 import org.apache.pulsar.common.api.proto.MessageIdData;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.slf4j.Logger;
@@ -31,6 +35,8 @@ import org.slf4j.LoggerFactory;
  */
 public final class DispatchAuditInterceptor implements BrokerInterceptor {
     private static final Logger LOG = LoggerFactory.getLogger(DispatchAuditInterceptor.class);
+
+    private static final String OPERATIONS = "dispatchAuditRecorder.operations";
 
     private final Stats stats = new Stats();
     private final Set<String> logged = ConcurrentHashMap.newKeySet();
@@ -56,8 +62,8 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             for (String name : starting.start()) {
                 LOG.warn("Dispatch audit: {} was left open by an earlier run; it is readable up to its last whole block", name);
             }
-            publishes = new Publishes(settings, starting.queue());
-            subscriptions = new Subscriptions(pulsar, settings, starting.queue());
+            publishes = new Publishes(settings, starting.queue(), topic -> subscriptions.limit(topic));
+            subscriptions = new Subscriptions(pulsar, settings, starting.queue(), topic -> publishes.see(topic).orElse(null));
             recorder = starting;
             LOG.info("Dispatch audit: recording to {} as broker {}", settings.directory().toAbsolutePath(), settings.broker());
         });
@@ -111,7 +117,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             boolean known = subscriptions.with(subscription, consumer, (log, number) -> {
                 publishes.sent(subscription.getTopic(), entry, metadata);
                 recorder.queue().sent(log, number, consumer.getAvailablePermits(), entry.getLedgerId(), entry.getEntryId(),
-                        metadata.getNumMessagesInBatch());
+                        metadata.getNumMessagesInBatch(), Subscriptions.place(log, subscription));
             });
             countLate(known);
         });
@@ -145,6 +151,8 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             guarded("ack", () -> ack(command.getAck(), cnx));
         } else if (command.getType() == BaseCommand.Type.REDELIVER_UNACKNOWLEDGED_MESSAGES) {
             guarded("redeliver", () -> redeliver(command.getRedeliverUnacknowledgedMessages(), cnx));
+        } else if (command.getType() == BaseCommand.Type.SEEK) {
+            guarded("seek", () -> seek(command.getSeek(), cnx));
         }
     }
 
@@ -155,12 +163,25 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
 
     @Override
     public void onWebserviceRequest(ServletRequest request) {
-        // not recorded
+        guarded("onWebserviceRequest", () -> {
+            AdminCall call = recorder != null && request instanceof HttpServletRequest http
+                    ? AdminCall.of(http.getMethod(), http.getRequestURI()) : null;
+            if (call != null) {
+                request.setAttribute(OPERATIONS, subscriptions.begins(call));
+            }
+        });
     }
 
     @Override
     public void onWebserviceResponse(ServletRequest request, ServletResponse response) {
-        // not recorded
+        guarded("onWebserviceResponse", () -> {
+            if (recorder != null && request.getAttribute(OPERATIONS) instanceof List<?> pending
+                    && response instanceof HttpServletResponse http) {
+                request.removeAttribute(OPERATIONS);
+                boolean succeeded = http.getStatus() / 100 == 2;
+                pending.forEach(open -> ((Subscriptions.Pending) open).answer().accept(succeeded));
+            }
+        });
     }
 
     private void flow(ServerCnx cnx, long consumerId, long permits) {
@@ -174,11 +195,29 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         });
     }
 
-    /** Leave out acknowledgements that the broker ignores, and those of transactions, which take effect later or never. */
+    private void seek(CommandSeek seek, ServerCnx cnx) {
+        Consumer consumer = consumer(cnx, seek.getConsumerId());
+        if (consumer == null || !seek.hasMessageId() && !seek.hasMessagePublishTime()) {
+            return; // the broker refuses it
+        }
+        Subscriptions.Pending pending = subscriptions.begins(CursorOperation.seek(), consumer.getSubscription(), consumer.subType());
+        var pipeline = cnx.ctx().pipeline();
+        SeekTap tap = (SeekTap) pipeline.get(SeekTap.NAME);
+        if (tap == null) {
+            tap = new SeekTap();
+            pipeline.addBefore(cnx.ctx().name(), SeekTap.NAME, tap);
+        }
+        tap.await(seek.getRequestId(), succeeded -> guarded("seek", () -> pending.answer().accept(succeeded)));
+    }
+
+    /**
+     * Leave out acknowledgements that the broker ignores, and those of transactions, which take effect later or never. Those of
+     * transactions and of connections that left have no line, but they may move the cursor.
+     */
     private void ack(CommandAck ack, ServerCnx cnx) {
         Consumer consumer = consumer(cnx, ack.getConsumerId());
         boolean cumulative = ack.getAckType() == AckType.Cumulative;
-        if (consumer == null || ack.getMessageIdsCount() == 0 || ack.hasTxnidMostBits()
+        if (consumer == null || ack.getMessageIdsCount() == 0
                 || cumulative && (Subscription.isIndividualAckMode(consumer.subType()) || ack.getMessageIdsCount() != 1)) {
             return;
         }
@@ -199,8 +238,18 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             }
         }
         long[][] ackSets = sets;
-        countLate(subscriptions.with(consumer.getSubscription(), consumer, (log, number) ->
-                recorder.queue().offer(log, new Event.Ack(number, cumulative, ledgers, entries, ackSets))));
+        Subscription subscription = consumer.getSubscription();
+        boolean known = !ack.hasTxnidMostBits() && subscriptions.with(subscription, consumer, (log, number) ->
+                recorder.queue().offer(log, new Event.Ack(number, cumulative, ledgers, entries, ackSets)));
+        if (ack.hasTxnidMostBits()) {
+            publishes.transaction(subscription.getTopic());
+        } else {
+            countLate(known);
+        }
+        if (!known) {
+            subscriptions.note(subscription, null, log ->
+                    new Event.UnwrittenAck(new Event.Ack(0, cumulative, ledgers, entries, ackSets)));
+        }
     }
 
     private void redeliver(CommandRedeliverUnacknowledgedMessages command, ServerCnx cnx) {

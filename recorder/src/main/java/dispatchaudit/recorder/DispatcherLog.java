@@ -6,8 +6,10 @@ import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.function.BiFunction;
+import java.util.function.BooleanSupplier;
 
 /**
  * One incarnation of one dispatcher: its connections and the numbers of its lines.
@@ -29,6 +31,13 @@ public final class DispatcherLog {
     private int lastNumber;
     /** The incarnation has ended: no further event is added. */
     boolean over;
+    private Object lastPosition;
+    private Place lastPlace;
+    private long lastLedgerId = -1;
+    /** What {@code limit} lines say: the limits in force, and their numbers. */
+    private Map<String, Long> limits = Map.of();
+    /** Seeks and resets that are not answered. */
+    int resets;
 
     // guarded by the queue's lock
     long lostEvents;
@@ -41,13 +50,63 @@ public final class DispatcherLog {
     long headerInSegment = -1;
     boolean ended;
     final Map<Integer, Event.ConsumerAdded> connected = new LinkedHashMap<>();
+    final Map<String, Event.Limit> activeLimits = new LinkedHashMap<>();
+    final CursorWatch cursor;
 
     public DispatcherLog(String topic, String subscription, String subscriptionType, int partitionIndex, long incarnation) {
+        this(topic, subscription, subscriptionType, partitionIndex, incarnation, () -> false);
+    }
+
+    /** {@code expires}: true if messages of the subscription expire, or have expired since the last call. */
+    DispatcherLog(String topic, String subscription, String subscriptionType, int partitionIndex, long incarnation,
+                  BooleanSupplier expires) {
         this.topic = topic;
         this.subscription = subscription;
         this.subscriptionType = subscriptionType;
         this.partitionIndex = partitionIndex;
         this.incarnation = incarnation;
+        this.cursor = new CursorWatch(expires);
+    }
+
+    /** The place of a position that the broker replaces by another object when it changes. Called with the lock held. */
+    Place place(Object position, long ledgerId, long entryId) {
+        if (position != lastPosition) {
+            lastPosition = position;
+            lastPlace = new Place(ledgerId, entryId);
+        }
+        return lastPlace;
+    }
+
+    /** True unless the position is that of the last {@link #place}. Called with the lock held. */
+    boolean hasMoved(Object position) {
+        return position != lastPosition;
+    }
+
+    /** True unless the topic's last ledger is that of the last call. Called with the lock held. */
+    boolean isNewLedger(long ledgerId) {
+        boolean isNew = ledgerId != lastLedgerId;
+        lastLedgerId = ledgerId;
+        return isNew;
+    }
+
+    /** Lines for the limits that began, changed or ended. Called with the lock held. */
+    List<Event> limited(Map<String, Long> now) {
+        if (now.equals(limits)) {
+            return List.of();
+        }
+        List<Event> lines = new ArrayList<>();
+        limits.forEach((what, value) -> {
+            if (!now.containsKey(what)) {
+                lines.add(new Event.Limit(what, value, false));
+            }
+        });
+        now.forEach((what, value) -> {
+            if (!limits.containsKey(what) || !Objects.equals(limits.get(what), value)) {
+                lines.add(new Event.Limit(what, value, true));
+            }
+        });
+        limits = now;
+        return lines;
     }
 
     /**

@@ -5,6 +5,7 @@ import java.io.IOException;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 
@@ -169,6 +170,103 @@ public sealed interface Event {
         }
     }
 
+    /** The mark-delete position moved, and not by acknowledgements; {@code entries} -1 = not known. */
+    record CursorMoved(String by, Place from, Place to, long entries) implements Essential {
+        @Override
+        public String kind() {
+            return "cursor_moved";
+        }
+
+        @Override
+        public void write(JsonGenerator json) throws IOException {
+            json.writeStringField("by", by);
+            json.writeStringField("from", from.toString());
+            json.writeStringField("to", to.toString());
+            if (entries >= 0) {
+                json.writeNumberField("entries", entries);
+            }
+        }
+    }
+
+    /** The subscription, and its cursor with it, was deleted. */
+    record SubscriptionDeleted() implements Essential {
+        @Override
+        public String kind() {
+            return "subscription_deleted";
+        }
+
+        @Override
+        public void write(JsonGenerator json) {
+        }
+    }
+
+    /** A policy or property that holds deliveries back begins or ends; {@code value} null = it has no number. */
+    record Limit(String what, Long value, boolean active) implements Essential {
+        @Override
+        public String kind() {
+            return "limit";
+        }
+
+        @Override
+        public void write(JsonGenerator json) throws IOException {
+            json.writeStringField("what", what);
+            if (value != null) {
+                json.writeNumberField("value", value);
+            }
+            json.writeBooleanField("active", active);
+        }
+    }
+
+    /** Information about the cursor for the writer's thread: it has no line and no number, and is never dropped. */
+    sealed interface Unwritten extends Essential {
+        @Override
+        default void write(JsonGenerator json) {
+        }
+    }
+
+    /**
+     * The mark-delete position at this place of the order.
+     *
+     * @param place   null = unknown
+     * @param ledgers last entries of the topic's closed ledgers; null = as before
+     * @param holes   number of acknowledged ranges above it; -1 = not read
+     */
+    record CursorAt(Place place, Map<Long, Long> ledgers, int holes) implements Unwritten {
+        @Override
+        public String kind() {
+            return "cursor_at";
+        }
+    }
+
+    /** Acknowledgements without a line: of a transaction, or of a connection that its dispatcher no longer holds. */
+    record UnwrittenAck(Ack ack) implements Unwritten {
+        @Override
+        public String kind() {
+            return "unwritten_ack";
+        }
+
+        @Override
+        public int weightBytes() {
+            return ack.weightBytes();
+        }
+    }
+
+    /** A call or command that may move the cursor has arrived; {@code place}: the mark-delete position then. */
+    record OperationBegins(CursorOperation operation, Place place) implements Unwritten {
+        @Override
+        public String kind() {
+            return "operation_begins";
+        }
+    }
+
+    /** It was answered; {@code place}: the mark-delete position then. */
+    record OperationEnds(CursorOperation operation, boolean succeeded, Place place) implements Unwritten {
+        @Override
+        public String kind() {
+            return "operation_ends";
+        }
+    }
+
     /** The end of an incarnation: nothing is written, and its dispatcher needs no further checkpoint. */
     record Ended() implements Essential {
         @Override
@@ -189,15 +287,24 @@ public sealed interface Event {
         static final int MOST_ENTRIES = 1000;
         private final int consumer;
         private final long permits;
+        private final Place markDelete;
         private long[] ledgers = new long[8];
         private long[] entries = new long[8];
         private int[] batchSizes = new int[8];
         private int count;
 
-        /** {@code permits}: the consumer's permits when the write was assembled; the broker subtracts after it. */
-        Sent(int consumer, long permits) {
+        /**
+         * {@code permits}: the consumer's permits when the write was assembled; the broker subtracts after it.
+         * {@code markDelete}: the mark-delete position then; null = unknown.
+         */
+        Sent(int consumer, long permits, Place markDelete) {
             this.consumer = consumer;
             this.permits = permits;
+            this.markDelete = markDelete;
+        }
+
+        Place markDelete() {
+            return markDelete;
         }
 
         @Override

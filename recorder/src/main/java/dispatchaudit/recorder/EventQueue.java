@@ -64,9 +64,11 @@ public final class EventQueue {
     /**
      * The same for an entry that is being sent: it joins the line of its write if that is still the dispatcher's last event.
      *
-     * @param permits the connection's permits before the write
+     * @param permits    the connection's permits before the write
+     * @param markDelete the mark-delete position; null = unknown
      */
-    public synchronized boolean sent(DispatcherLog log, int consumer, long permits, long ledgerId, long entryId, int batchSize) {
+    public synchronized boolean sent(DispatcherLog log, int consumer, long permits, long ledgerId, long entryId, int batchSize,
+                                     Place markDelete) {
         if (full()) {
             log.openSent = null;
             drop(log, 1);
@@ -79,7 +81,7 @@ public final class EventQueue {
             bytes += open.weightBytes() - before;
             return true;
         }
-        open = new Event.Sent(consumer, permits);
+        open = new Event.Sent(consumer, permits, markDelete);
         open.add(ledgerId, entryId, batchSize);
         log.openSent = open;
         opened.add(log);

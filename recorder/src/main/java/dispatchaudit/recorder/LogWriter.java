@@ -18,7 +18,11 @@ final class LogWriter {
         State state(DispatcherLog log);
     }
 
-    private static final String VERSION = "1.0";
+    private static final String VERSION = "1.1";
+    /** Optional kinds and fields of format 1.1 that this recorder writes in every case (docs/recorder.md). */
+    private static final String[] RECORDS = {"cursor_moved", "subscription_deleted", "dispatch_rate", "unacked_namespace",
+            "unacked_topic", "entry_filter", "compacted_read", "replicated_subscription", "delayed_delivery", "transactions",
+            "deliver_at_ms", "txn"};
 
     private final Settings settings;
     private final Probe probe;
@@ -106,8 +110,21 @@ final class LogWriter {
                 live.remove(log);
             } else {
                 live.add(log);
+                written(log, item.timeUs(), event);
+            }
+        }
+    }
+
+    private void written(DispatcherLog log, long timeUs, Event event) throws IOException {
+        Event.CursorMoved moved = moved(log, event);
+        try {
+            if (moved != null) {
+                numbered(log, timeUs, moved);
+            }
+        } finally {
+            if (!(event instanceof Event.Unwritten)) {
                 try {
-                    numbered(log, item.timeUs(), event);
+                    numbered(log, timeUs, event);
                 } finally {
                     // After the line: if this line opened a segment, the segment has a checkpoint of the state before it.
                     member(log, event);
@@ -116,11 +133,31 @@ final class LogWriter {
         }
     }
 
+    /** The move of the cursor that an event proves, or null. */
+    private static Event.CursorMoved moved(DispatcherLog log, Event event) {
+        if (event instanceof Event.Sent sent) {
+            return log.cursor.at(sent.markDelete());
+        }
+        if (event instanceof Event.Unwritten unwritten) {
+            return log.cursor.take(unwritten);
+        }
+        if (event instanceof Event.Ack ack) {
+            log.cursor.acknowledged(ack);
+        } else if (event instanceof Event.Checkpoint first) { // later ones do not come from the queue
+            log.cursor.begin(first.state());
+        }
+        return null;
+    }
+
     private static void member(DispatcherLog log, Event event) {
         if (event instanceof Event.ConsumerAdded added) {
             log.connected.put(added.consumer(), added);
         } else if (event instanceof Event.ConsumerRemoved removed) {
             log.connected.remove(removed.consumer());
+        } else if (event instanceof Event.Limit limit && limit.active()) {
+            log.activeLimits.put(limit.what(), limit);
+        } else if (event instanceof Event.Limit limit) {
+            log.activeLimits.remove(limit.what());
         }
     }
 
@@ -149,6 +186,8 @@ final class LogWriter {
     /** Write a gap line for dropped events, and a checkpoint behind it, so that the log can be judged from there on. */
     private void dropped(DispatcherLog log, Loss loss, long timeUs) throws IOException {
         stats.lostEvents.add(loss.events());
+        State state = state(log);
+        log.cursor.resume(state);
         boolean written = false;
         try {
             if (events.ready()) {
@@ -161,7 +200,7 @@ final class LogWriter {
             unkept.add(log);
         }
         if (written) {
-            checkpoint(log);
+            numbered(log, log.lastTimeUs, new Event.Checkpoint(log.connected.values(), state));
         }
     }
 
@@ -174,9 +213,16 @@ final class LogWriter {
         });
     }
 
+    /** Write the state and the limits in force, with which a segment begins. */
     private void checkpoint(DispatcherLog log) throws IOException {
-        State state = log.ended ? null : probe.state(log);
-        numbered(log, log.lastTimeUs, new Event.Checkpoint(log.connected.values(), state));
+        numbered(log, log.lastTimeUs, new Event.Checkpoint(log.connected.values(), state(log)));
+        for (Event.Limit limit : log.activeLimits.values()) {
+            numbered(log, log.lastTimeUs, limit);
+        }
+    }
+
+    private State state(DispatcherLog log) {
+        return log.ended ? null : probe.state(log);
     }
 
     private void line(DispatcherLog log, long number, long timeUs, String kind, Line.Fields fields) throws IOException {
@@ -244,6 +290,8 @@ final class LogWriter {
                     json.writeObjectField(setting.getKey(), setting.getValue());
                 }
                 json.writeEndObject();
+                json.writeFieldName("records");
+                json.writeArray(RECORDS, 0, RECORDS.length);
             }));
             for (DispatcherLog log : List.copyOf(unkept)) {
                 if (log.numbers.hasLost()) {

@@ -15,9 +15,11 @@ public record Message(Content content, long ledgerId, long entryId) {
      * @param key          the partition key's text as the producer gave it; null = none
      * @param keyBinary    {@code key} is base64 of the key's bytes
      * @param orderingKey  null = none; dispatch hashes it instead of the key
+     * @param deliverAtMs  time before which it is not delivered; null = at once
+     * @param txn          transaction in which it was published; null = none
      */
     public record Content(String topic, String key, boolean keyBinary, byte[] orderingKey, String producer, long sequenceId,
-                          long publishTimeMs, int numMessages, long sizeBytes) {
+                          long publishTimeMs, int numMessages, long sizeBytes, Long deliverAtMs, String txn) {
 
         /** The bytes that dispatch hashes: ordering key before key, a binary key decoded; null = none. */
         private byte[] dispatchedKey() {
@@ -73,5 +75,11 @@ public record Message(Content content, long ledgerId, long entryId) {
         json.writeNumberField("publish_time_ms", content.publishTimeMs());
         json.writeNumberField("num_messages", Math.max(1, content.numMessages()));
         json.writeNumberField("size_bytes", content.sizeBytes());
+        if (content.deliverAtMs() != null) {
+            json.writeNumberField("deliver_at_ms", content.deliverAtMs());
+        }
+        if (content.txn() != null) {
+            json.writeStringField("txn", content.txn());
+        }
     }
 }

@@ -3,6 +3,7 @@ package dispatchaudit.recorder;
 import io.netty.buffer.ByteBuf;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.Position;
 import org.apache.pulsar.broker.service.Topic;
@@ -18,23 +19,29 @@ final class Publishes {
     private final EventQueue queue;
     /** By name; empty = not recorded. Kept so that the patterns are matched once per topic and not for each message. */
     private final ConcurrentHashMap<String, Optional<TopicLog>> topics = new ConcurrentHashMap<>();
+    private final Consumer<Topic> onFirst;
 
-    Publishes(Settings settings, EventQueue queue) {
+    /** {@code onFirst} gets a topic when its first message with a time of delivery, or of a transaction, was seen. */
+    Publishes(Settings settings, EventQueue queue, Consumer<Topic> onFirst) {
         this.settings = settings;
         this.queue = queue;
+        this.onFirst = onFirst;
     }
 
     /** Keep the metadata of an entry that is about to be stored, until its position is known. */
     void arrives(Topic topic, String producer, ByteBuf headersAndPayload, Topic.PublishContext context) {
-        String name = topic.getName();
-        if (see(topic).isEmpty()) {
+        TopicLog log = see(topic).orElse(null);
+        if (log == null) {
             return;
         }
         MessageMetadata metadata = METADATA.get();
         int size = headersAndPayload.readableBytes();
         Commands.parseMessageMetadata(headersAndPayload.duplicate(), metadata);
         if (!metadata.hasMarkerType()) {
-            context.setProperty(PROPERTY, content(name, metadata, size));
+            if (isFirst(log, metadata)) {
+                onFirst.accept(topic);
+            }
+            context.setProperty(PROPERTY, content(topic.getName(), metadata, size));
         }
     }
 
@@ -52,6 +59,7 @@ final class Publishes {
         }
         TopicLog log = see(topic).orElse(null);
         if (log != null && log.takeBacklog(entry.getLedgerId(), entry.getEntryId())) {
+            isFirst(log, metadata); // a dispatcher's lock is held here, so the next sweep writes the line
             queue.offer(new Message(content(topic.getName(), metadata, entry.getLength()), entry.getLedgerId(), entry.getEntryId()));
         }
     }
@@ -69,12 +77,32 @@ final class Publishes {
         });
     }
 
+    /** Note that the topic has transactions. */
+    void transaction(Topic topic) {
+        see(topic).filter(log -> !log.transactions).ifPresent(log -> {
+            log.transactions = true;
+            onFirst.accept(topic);
+        });
+    }
+
+    /** True if the message is the first of the topic with a time of delivery, or of a transaction. */
+    private static boolean isFirst(TopicLog log, MessageMetadata metadata) {
+        boolean first = metadata.hasDeliverAtTime() && !log.delays || metadata.hasTxnidMostBits() && !log.transactions;
+        if (first) {
+            log.delays |= metadata.hasDeliverAtTime();
+            log.transactions |= metadata.hasTxnidMostBits();
+        }
+        return first;
+    }
+
     private static Message.Content content(String topic, MessageMetadata metadata, long sizeBytes) {
         return new Message.Content(topic,
                 metadata.hasPartitionKey() ? metadata.getPartitionKey() : null,
                 metadata.hasPartitionKey() && metadata.isPartitionKeyB64Encoded(),
                 metadata.hasOrderingKey() ? metadata.getOrderingKey() : null,
                 metadata.getProducerName(), metadata.getSequenceId(), metadata.getPublishTime(),
-                metadata.getNumMessagesInBatch(), sizeBytes);
+                metadata.getNumMessagesInBatch(), sizeBytes,
+                metadata.hasDeliverAtTime() ? metadata.getDeliverAtTime() : null,
+                metadata.hasTxnidMostBits() ? "(" + metadata.getTxnidMostBits() + "," + metadata.getTxnidLeastBits() + ")" : null);
     }
 }

@@ -9,6 +9,10 @@ final class TopicLog {
     private final long lastLedgerBefore;
     private final long lastEntryBefore;
     private final Map<Long, BitSet> written = new HashMap<>();
+    /** A message with a time of delivery was seen. */
+    volatile boolean delays;
+    /** A message or an acknowledgement of a transaction was seen. */
+    volatile boolean transactions;
 
     /** The arguments are the last entry that was stored when the topic was first seen. Later ones are recorded when published. */
     TopicLog(long lastLedgerBefore, long lastEntryBefore) {

@@ -4,7 +4,9 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.api.Test;
 
 class DispatcherLogTest {
@@ -30,6 +32,19 @@ class DispatcherLogTest {
         assertTrue(log.empty());
         assertEquals(List.of("+4"), see(first));
         assertFalse(log.empty());
+    }
+
+    @Test
+    void limitsBeginChangeAndEnd() {
+        Map<String, Long> filtered = new HashMap<>();
+        filtered.put("entry_filter", null);
+        assertEquals(List.of(), log.limited(Map.of()));
+        assertEquals(List.of(new Event.Limit("dispatch_rate", 15L, true)), log.limited(Map.of("dispatch_rate", 15L)));
+        assertEquals(List.of(), log.limited(Map.of("dispatch_rate", 15L)));
+        assertEquals(List.of(new Event.Limit("dispatch_rate", 20L, true)), log.limited(Map.of("dispatch_rate", 20L)));
+        assertEquals(List.of(new Event.Limit("dispatch_rate", 20L, false), new Event.Limit("entry_filter", null, true)),
+                log.limited(filtered));
+        assertEquals(List.of(new Event.Limit("entry_filter", null, false)), log.limited(Map.of()));
     }
 
     @Test

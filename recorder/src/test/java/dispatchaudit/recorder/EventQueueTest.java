@@ -31,7 +31,7 @@ class EventQueueTest {
         assertFalse(queue.offer(log, flow()));
         assertFalse(queue.offer(other, flow()));
         assertFalse(queue.offer(log, flow()));
-        assertFalse(queue.offer(new Message(new Message.Content("t", null, false, null, "p", 0, 0, 1, 1), 1, 1)));
+        assertFalse(queue.offer(new Message(new Message.Content("t", null, false, null, "p", 0, 0, 1, 1, null, null), 1, 1)));
         EventQueue.Batch batch = queue.take(0);
         assertEquals(3, batch.items().size());
         assertEquals(List.of(2L, 1L), batch.losses().stream().map(lost -> lost.loss().events()).toList());
@@ -46,7 +46,7 @@ class EventQueueTest {
         queue.offer(log, flow());
         assertTrue(queue.offer(log, new Event.ConsumerRemoved(1)));
         queue.offer(log, flow());
-        assertFalse(queue.sent(log, 1, 5, 5, 0, 1));
+        assertFalse(queue.sent(log, 1, 5, 5, 0, 1, null));
         EventQueue.Batch batch = queue.take(0);
         assertEquals(new Loss(1, 0), batch.items().get(1).before());
         assertEquals(new Loss(2, 1), batch.losses().get(0).loss());
@@ -64,21 +64,21 @@ class EventQueueTest {
     @Test
     void entriesOfOneWriteBecomeOneLine() throws InterruptedException {
         EventQueue queue = queue(100);
-        queue.sent(log, 1, 50, 5, 0, 1);
-        queue.sent(log, 1, 50, 5, 2, 3);
+        queue.sent(log, 1, 50, 5, 0, 1, null);
+        queue.sent(log, 1, 50, 5, 2, 3, null);
         queue.offer(other, flow());
-        queue.sent(log, 1, 50, 6, 0, 1);
-        queue.sent(log, 1, 46, 6, 1, 1); // permits were counted: the next write
-        queue.sent(log, 2, 46, 6, 2, 1); // another connection
-        queue.sent(log, 2, 46, 6, 1, 1); // not behind the last
+        queue.sent(log, 1, 50, 6, 0, 1, null);
+        queue.sent(log, 1, 46, 6, 1, 1, null); // permits were counted: the next write
+        queue.sent(log, 2, 46, 6, 2, 1, null); // another connection
+        queue.sent(log, 2, 46, 6, 1, 1, null); // not behind the last
         queue.offer(log, flow());
-        queue.sent(log, 2, 46, 6, 3, 1); // another event lies between
+        queue.sent(log, 2, 46, 6, 3, 1, null); // another event lies between
         List<Integer> counts = new ArrayList<>();
         for (EventQueue.Item item : queue.take(0).items()) {
             counts.add(item.event() instanceof Event.Sent sent ? sent.count() : 0);
         }
         assertEquals(List.of(3, 0, 1, 1, 1, 0, 1), counts);
-        queue.sent(log, 2, 46, 6, 4, 1); // the writer has taken the line before
+        queue.sent(log, 2, 46, 6, 4, 1, null); // the writer has taken the line before
         assertEquals(1, queue.take(0).items().size());
     }
 }

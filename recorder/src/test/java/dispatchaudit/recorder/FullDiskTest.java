@@ -42,7 +42,7 @@ class FullDiskTest {
 
     private void sent(DispatcherLog to, int entries) {
         for (int i = 0; i < entries; i++) {
-            queue.sent(to, 1, 1_000_000 - entry, 5, entry++, 1); // a line each: the permits differ
+            queue.sent(to, 1, 1_000_000 - entry, 5, entry++, 1, null); // a line each: the permits differ
         }
     }
 
@@ -134,7 +134,7 @@ class FullDiskTest {
     void messagesThatTheDiskRefusedStandInTheNextFooter() throws Exception {
         begin(Map.of());
         for (int i = 0; i < 30; i++) {
-            queue.offer(new Message(new Message.Content("persistent://public/default/t", "k", false, null, "p", i, 1, 1, 1), 5, i));
+            queue.offer(new Message(new Message.Content("persistent://public/default/t", "k", false, null, "p", i, 1, 1, 1, null, null), 5, i));
             if (i == 9 || i == 29) {
                 drain();
             } else if (i == 19) {

@@ -63,7 +63,7 @@ class LogWriterTest {
     @Test
     void segmentIsOpenUnderAnotherNameAndEndsWithItsChecksum() throws Exception {
         queue.offer(log, added(1));
-        queue.sent(log, 1, 10, 5, 0, 2);
+        queue.sent(log, 1, 10, 5, 0, 2, null);
         queue.offer(log, new Event.Ack(1, false, new long[] {5, 5}, new long[] {0, 1}, new long[][] {{6, -1}, null}));
         queue.offer(log, new Event.Redeliver(1, null, null));
         drain();
@@ -115,7 +115,7 @@ class LogWriterTest {
     void lostMessagesStandInTheFooter() throws Exception {
         begin(Map.of("dispatchAuditRecorderQueueEvents", "1000"));
         for (int i = 0; i < 1005; i++) {
-            queue.offer(new Message(new Message.Content("persistent://public/default/t", "k", false, null, "p", i, 1, 1, 1), 5, i));
+            queue.offer(new Message(new Message.Content("persistent://public/default/t", "k", false, null, "p", i, 1, 1, 1, null, null), 5, i));
         }
         drain();
         writer.close();
@@ -195,6 +195,53 @@ class LogWriterTest {
         assertEquals("checkpoint 1 [] 5:0 [\"5:4\"] 5:9", String.join(" ", first.get("kind").asText(), first.get("seq").asText(),
                 first.get("consumers").toString(), first.get("mark_delete").asText(), first.get("ack_holes").toString(),
                 first.get("read_position").asText()));
+    }
+
+    @Test
+    void theHeaderListsWhatIsRecorded() throws Exception {
+        queue.offer(log, added(1));
+        drain();
+        writer.close();
+        JsonNode header = Reading.lines(Reading.files(directory, "events", ".jsonl.gz").get(0)).get(0);
+        assertEquals("1.1", header.get("format_version").asText());
+        assertTrue(header.get("records").toString().startsWith("[\"cursor_moved\",\"subscription_deleted\","));
+        assertTrue(header.get("records").toString().endsWith(",\"deliver_at_ms\",\"txn\"]"));
+    }
+
+    @Test
+    void aMoveOfTheCursorStandsBeforeWhatIsSentAfterIt() throws Exception {
+        queue.offer(log, new Event.Checkpoint(List.of(), new State("5:0", "5:9", List.of(), Map.of(), false, 1)));
+        queue.sent(log, 1, 10, 5, 1, 1, new Place(5, 0));
+        queue.offer(log, new Event.OperationBegins(CursorOperation.skip(), new Place(5, 0)));
+        queue.offer(log, new Event.Ack(1, false, new long[] {5}, new long[] {1}, null));
+        queue.sent(log, 1, 9, 5, 7, 1, new Place(5, 6));
+        drain();
+        writer.close();
+        List<JsonNode> events = Reading.events(directory);
+        assertNumbered(events);
+        assertEquals(List.of("checkpoint", "sent", "ack", "cursor_moved", "sent"), kinds(events));
+        JsonNode moved = events.get(3);
+        assertEquals("skip 5:1 5:6 5", String.join(" ", moved.get("by").asText(), moved.get("from").asText(),
+                moved.get("to").asText(), moved.get("entries").asText()));
+    }
+
+    @Test
+    void aSegmentBeginsWithTheLimitsInForce() throws Exception {
+        queue.offer(log, added(1));
+        queue.offer(log, new Event.Limit("dispatch_rate", 15L, true));
+        queue.offer(log, new Event.Limit("entry_filter", null, true));
+        queue.offer(log, new Event.Limit("entry_filter", null, false));
+        drain();
+        clockMs.addAndGet(600_000);
+        drain();
+        queue.offer(log, new Event.SubscriptionDeleted());
+        drain();
+        writer.close();
+        List<JsonNode> events = Reading.events(directory);
+        assertNumbered(events);
+        assertEquals(List.of("consumer_added", "limit", "limit", "limit", "checkpoint", "limit", "subscription_deleted"), kinds(events));
+        assertEquals("dispatch_rate 15 true", String.join(" ", events.get(5).get("what").asText(), events.get(5).get("value").asText(),
+                events.get(5).get("active").asText()));
     }
 
     @Test

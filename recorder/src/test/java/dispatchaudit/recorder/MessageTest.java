@@ -2,6 +2,7 @@ package dispatchaudit.recorder;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.core.JsonFactory;
@@ -18,7 +19,7 @@ class MessageTest {
         StringWriter out = new StringWriter();
         try (JsonGenerator json = new JsonFactory().createGenerator(out)) {
             json.writeStartObject();
-            new Message(new Message.Content("t", key, binary, ordering, "p1", 4, 9, 0, 24), 17, 1).write(json, keys);
+            new Message(new Message.Content("t", key, binary, ordering, "p1", 4, 9, 0, 24, null, null), 17, 1).write(json, keys);
             json.writeEndObject();
         }
         return out.toString();
@@ -39,6 +40,18 @@ class MessageTest {
         assertTrue(line("AAEC", true, null, Message.Keys.PLAIN).contains("\"key\":\"AAEC\",\"key_b64\":true"));
         assertTrue(line(null, false, null, Message.Keys.PLAIN).contains("\"key\":null"));
         assertTrue(line("k", false, new byte[] {1}, Message.Keys.PLAIN).contains("\"ordering_key_b64\":\"AQ==\""));
+    }
+
+    @Test
+    void delayAndTransactionAreNamedWhereTheyAre() throws IOException {
+        assertFalse(line("k", false, null, Message.Keys.PLAIN).contains("deliver_at_ms"));
+        StringWriter out = new StringWriter();
+        try (JsonGenerator json = new JsonFactory().createGenerator(out)) {
+            json.writeStartObject();
+            new Message(new Message.Content("t", "k", false, null, "p1", 4, 9, 0, 24, 17L, "(1,7)"), 17, 1).write(json, Message.Keys.PLAIN);
+            json.writeEndObject();
+        }
+        assertTrue(out.toString().endsWith("\"size_bytes\":24,\"deliver_at_ms\":17,\"txn\":\"(1,7)\"}"), out.toString());
     }
 
     @Test

@@ -1,0 +1,32 @@
+"""Sentences about the moment as of which a log is judged."""
+
+from __future__ import annotations
+
+from dispatch_core.audit.sentences.lists import counted, plural
+from dispatch_core.times import date_and_clock
+
+
+def as_of(t_us: int, connected: int, *, complete: bool) -> str:
+    """Say as of when a log is judged, and that what goes on then is not finished.
+
+    Args:
+        t_us: the moment, microseconds since the epoch.
+        connected: number of consumers that are connected then.
+        complete: the log is all there will ever be.
+
+    >>> as_of(1795249461936412, 4, complete=False)
+    'as of 2026-11-21 08:24:21.936: the log ends while 4 consumers are connected, and what goes on then is not finished'
+    >>> as_of(1795249461936412, 0, complete=False)
+    'as of 2026-11-21 08:24:21.936, where the log ends'
+    >>> as_of(1795249461936412, 4, complete=True)
+    'as of 2026-11-21 08:24:21.936: nothing follows, so what goes on then is never finished'
+    """
+    moment = f"as of {date_and_clock(t_us)}"
+    if complete:
+        return f"{moment}: nothing follows, so what goes on then is never finished"
+    if not connected:
+        return f"{moment}, where the log ends"
+    return (
+        f"{moment}: the log ends while {counted(connected, 'consumer', 'consumers')} "
+        f"{plural(connected, 'is', 'are')} connected, and what goes on then is not finished"
+    )

@@ -1,0 +1,229 @@
+"""Moves of the cursor that the log has lines of: what they explain, and what they don't."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from dispatch_core.cli.main import main
+from dispatch_core.errors import NotStreamableError
+from tests.dispatch_core.audit.batches import in_batches, same
+from tests.dispatch_core.audit.cursor_moves import LATEST, RECORDS, faults, level_e, lines_of, write
+from tests.dispatch_core.audit.small_logs import (
+    ack,
+    added,
+    audited,
+    kinds,
+    message,
+    numbered,
+    of_kind,
+    read,
+    removed,
+    sent,
+)
+from tests.dispatch_core.audit.small_logs import write as write_small
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+SAMPLES: Final = sorted((ROOT / "tests" / "data" / "operations").glob("*/ops-*"))
+SHARED: Final = sorted((ROOT.parent / "shared" / "operations").glob("*/ops-*"))
+#: Recordings with a fault of their own, and the kinds that prove it. 4.0.0: two replay reads in flight (#23384), before the
+#: first operation. 4.2.4: 31:0 is never acknowledged, so that the classic dispatcher's recently joined consumer waits.
+REAL_FAULTS: Final = {
+    "4.0.0/ops-0001-clear-ch": {"redelivered", "out_of_order"},
+    "4.2.4/ops-0015-seek-back-classic-ch": {"ack_hole", "never_delivered", "stuck_key", "stuck_consumer"},
+}
+
+
+def name_of(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def with_moves(folder: Path, out: Path) -> Path:
+    lines = level_e(lines_of(folder / "trace.jsonl.gz"), moves=True, records=RECORDS)
+    return write(out / folder.parent.name / folder.name, folder / "messages.jsonl.gz", lines)
+
+
+def judged(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[dict[str, Any]]]:
+    """The verdict and the findings of the command line."""
+    main(["audit", "--json", str(folder)])
+    *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
+    return verdict["verdict"], findings
+
+
+def check_moves(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = with_moves(folder, tmp_path)
+    moves = [line for line in lines_of(log / "events.jsonl.gz") if line.get("kind") == "cursor_moved"]
+    verdict, findings = judged(log, capsys)
+    faulty = {finding["kind"] for finding in findings if finding["kind"] not in ("skipped", "redelivered")}
+    if name_of(folder) in REAL_FAULTS:
+        assert verdict == "FAIL"
+        assert faulty <= REAL_FAULTS[name_of(folder)]
+        return
+    assert (verdict, faulty) == ("PASS", set())
+    named = {finding["cause"] for finding in findings}
+    assert {move["by"] for move in moves} & named or "cursor_moved" in named
+
+
+@pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
+def test_a_move_that_is_logged_breaks_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_moves(folder, tmp_path, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+@pytest.mark.parametrize("folder", SHARED, ids=name_of)
+def test_every_recorded_operation_that_is_logged_breaks_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_moves(folder, tmp_path, capsys)
+
+
+def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> int:
+    lines = level_e(lines_of(folder / "trace.jsonl.gz"), moves=True, records=RECORDS)
+    messages = folder / "messages.jsonl.gz"
+    keys = {line["position"]: line.get("key") for line in lines_of(messages) if "position" in line}
+    shared = "-shared" in folder.name
+    count = 0
+    for fault in faults(lines, keys, Random(seed)):
+        if shared and fault.name == "reordered":
+            continue  # nothing was promised
+        log = write(tmp_path / fault.name / folder.parent.name / folder.name, messages, fault.lines)
+        verdict, findings = judged(log, capsys)
+        if shared and fault.name == "lost":
+            assert verdict == "UNKNOWN"  # Shared is not replayed: a limit may have held it
+            continue
+        found = {finding["kind"] for finding in findings if not finding["uncertain"]}
+        assert verdict == "FAIL", fault.name
+        assert found.intersection(fault.kinds), (fault.name, fault.position, found)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
+def test_a_fault_beside_a_move_is_found_and_certain(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_faults(folder, tmp_path, capsys, seed=7) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.conformance
+@pytest.mark.parametrize("folder", SHARED, ids=name_of)
+def test_a_fault_beside_every_recorded_operation_is_found(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_faults(folder, tmp_path, capsys, seed=11) >= 1
+
+
+# small logs --------------------------------------------------------------------------------------------------------------
+
+
+def moved(by: str, to: str | None, **fields: Any) -> dict[str, Any]:
+    return {"kind": "cursor_moved", "by": by} | ({} if to is None else {"to": to}) | fields
+
+
+MESSAGES = [message(entry, "k", publish_time_ms=1_795_219_200_000 + 1000 * entry) for entry in range(12)]
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> Any:
+    def run(*events: dict[str, Any], **header: Any) -> Any:
+        log = read(
+            write_small(
+                tmp_path / "a" / "b", MESSAGES, numbered(events), **{"records": ["cursor_moved"]} | header
+            )
+        )
+        whole = audited(log)
+        for cut in range(1, log.events.num_rows):
+            with contextlib.suppress(NotStreamableError):
+                same(in_batches(log, [cut], trim_above=0, keep_behind=0), whole)
+        return whole
+
+    return run
+
+
+def test_what_comes_again_after_a_seek_is_redelivered_by_it(audit: Any) -> None:
+    result = audit(
+        *(added(1), sent(1, 0, 1, 2, 3), ack(1, 0, 1, 2), removed(1), moved("seek", "5:0")),
+        *(added(2), sent(2, 1, 2, 3), ack(2, 1, 2, 3)),
+    )
+    assert kinds(result) == {"redelivered": ["5:1", "5:2", "5:3"]}
+    assert {row["cause"] for row in result.anomalies.to_pylist()} == {"cursor_moved"}
+
+
+def test_consumers_may_leave_after_the_line_of_the_seek(audit: Any) -> None:
+    result = audit(
+        *(added(1), sent(1, 0, 1, 2), ack(1, 0, 1), moved("reset_cursor", "-1:-1"), removed(1)),
+        *(added(2), sent(2, 0, 1, 2)),
+    )
+    assert kinds(result) == {"redelivered": ["5:0", "5:1", "5:2"]}
+    assert {row["cause"] for row in result.anomalies.to_pylist()} == {"cursor_moved"}
+
+
+def test_an_acknowledgement_after_the_move_counts(audit: Any) -> None:
+    result = audit(
+        *(added(1), sent(1, 0, 1), ack(1, 0, 1), removed(1), moved("seek", "-1:-1")),
+        *(added(2), sent(2, 0, 1), ack(2, 0, 1), sent(2, 0)),
+    )
+    assert kinds(result) == {
+        "redelivered": ["5:0", "5:1"],
+        "out_of_order": ["5:0"],
+        "duplicate_after_ack": ["5:0"],
+    }
+
+
+def test_order_is_judged_from_the_new_position_on(audit: Any) -> None:
+    result = audit(
+        *(added(1), sent(1, 0, 1, 2, 3), ack(1, 0, 1, 2, 3), removed(1), moved("seek", "-1:-1")),
+        *(added(2), added(3), sent(2, 0), ack(2, 0), sent(2, 2), ack(2, 2), sent(3, 1)),
+    )
+    assert kinds(result)["out_of_order"] == ["5:1"]
+
+
+def test_what_a_skip_passed_is_settled(audit: Any) -> None:
+    result = audit(
+        *(added(1), added(2), sent(1, 0, 1), moved("skip", "5:3"), sent(2, 4), ack(1, 0), ack(2, 4)),
+    )
+    assert kinds(result) == {}
+
+
+@pytest.mark.parametrize("by", ["skip", "expiry", "clear_backlog", "seek", "unknown"])
+def test_what_was_passed_must_not_come_but_for_the_position_itself(audit: Any, by: str) -> None:
+    result = audit(added(1), sent(1, 0), ack(1, 0), moved(by, "5:3"), added(2), sent(2, 3, 4), sent(2, 2))
+    assert of_kind(result, "duplicate_after_ack")[0]["positions"] == ["5:2"]
+    assert "the cursor had passed it" in of_kind(result, "duplicate_after_ack")[0]["explanation"]
+    assert "5:3" not in [row["positions"][0] for row in result.anomalies.to_pylist()]
+
+
+@pytest.mark.parametrize("by", ["seek", "clear_backlog"])
+def test_latest_is_the_last_entry_stored_by_then(audit: Any, by: str) -> None:
+    # 5:6 is published at second 6, the move is line 6
+    events = [
+        added(1),
+        sent(1, 0, 1),
+        ack(1, 0),
+        removed(1),
+        added(2),
+        moved(by, LATEST),
+        sent(2, 7),
+        sent(2, 5),
+    ]
+    result = audit(*events)
+    assert [row["positions"] for row in of_kind(result, "duplicate_after_ack")] == []
+    result = audit(*events[:-1], sent(2, 8), sent(2, 1))
+    assert [row["positions"] for row in of_kind(result, "duplicate_after_ack")] == [["5:1"]]
+
+
+def test_a_move_to_nowhere_said_leaves_open_what_comes_again(audit: Any) -> None:
+    result = audit(added(1), sent(1, 0), ack(1, 0), moved("unknown", None), sent(1, 0), ack(1, 0))
+    (row,) = result.anomalies.to_pylist()
+    assert (row["kind"], row["uncertain"], row["reason"]) == (
+        "duplicate_after_ack", True, "cursor_may_have_moved",
+    )  # fmt: skip
