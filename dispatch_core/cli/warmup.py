@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from dispatch_core.arrays.batches import nulls
 from dispatch_core.arrays.text_ids import warm_up as texts_warm_up
 from dispatch_core.audit.deliveries.operations import ADDED, SENT
 from dispatch_core.audit.deliveries.scan import warm_up as audit_warm_up
@@ -69,9 +70,9 @@ class _Tables:
 def _whole(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with its missing columns added as nulls."""
     columns = [
-        table[field.name].cast(field.type)
+        (table[field.name] if table[field.name].type == field.type else table[field.name].cast(field.type))
         if field.name in table.column_names
-        else pa.nulls(len(table), field.type)
+        else nulls(len(table), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
