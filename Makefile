@@ -53,6 +53,9 @@ accuracy: setup ## Measure how often what-if is right; writes bench/results/what
 conformance-all: setup ## Run conformance with every recording in every test; half an hour
 	@$(WITH_ENV) DISPATCH_AUDIT_CONFORMANCE=all exec .ci/conformance $(ARGS)
 
+properties: setup ## Search for counterexamples of the property tests with new examples, thousands of each; half an hour
+	@$(WITH_ENV) exec python -m pytest -q --hypothesis-profile=search $$(grep -rl '^from hypothesis' tests) $(ARGS)
+
 cuts: setup ## Cut every recording at random lines and judge it as of then; goes on where it was stopped; an hour (ARGS='--only ch')
 	@$(WITH_ENV) exec python -m tests.conformance.cuts $(ARGS)
 

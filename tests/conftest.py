@@ -26,6 +26,8 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 
 from hypothesis import settings  # noqa: E402 - after the environment is set
 
-# Machines differ and share their cores: a slow example is no failure.
-settings.register_profile("default", deadline=None)
+# Machines differ and share their cores: a slow example is no failure. The default run takes the same examples each time, so
+# that its result belongs to the code; `make properties` searches with new ones.
+settings.register_profile("default", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=3000)
 settings.load_profile("default")

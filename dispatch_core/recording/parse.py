@@ -143,7 +143,7 @@ class BlockParser:
         """Rows of a block of whole lines. ``line_by_line`` skips the attempt in bulk; the result is the same."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        body = _separated(data[:-1] if data.endswith(b"\n") else data)
+        body = separated(data[:-1] if data.endswith(b"\n") else data)
         if not line_by_line and (lines := _objects(body)) and is_utf8(body):
             rows = self._bulk(body, lines)
             if rows is not None:
@@ -283,7 +283,7 @@ _MARKS: Final = tuple(f'"{kind}"'.encode() for kind in OF_KIND)
 _HEADER_MARKS: Final = tuple(f'"{name}"'.encode() for name in _OF_HEADER)
 
 
-def _separated(body: bytes) -> bytes:
+def separated(body: bytes) -> bytes:
     """Give the fields of ``OF_KIND`` and ``_OF_HEADER`` names of their own; lines without them stay as they are."""
     in_header = b'"format"' in body and any(mark in body for mark in _HEADER_MARKS)
     if not in_header and not any(mark in body for mark in _MARKS):

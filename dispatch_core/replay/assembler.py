@@ -213,7 +213,7 @@ class Replay:
 
     @property
     def unfinished(self) -> Unfinished:
-        """What need not have been sent by the moment of the verdict; known after ``finish``."""
+        """The entries that need not have been sent by the moment of the verdict; known after ``finish``."""
         return self._unfinished
 
     def finish(self, reported_waits: list[SampledWait] | None = None) -> dict[str, pa.Table]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inside
-from dispatch_core.broker import commands, read_loop, read_loop_classic
+from dispatch_core.broker import commands, cursor, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ordering import last_sent_position, read_position
 from dispatch_core.broker.permits import count_flow
@@ -415,6 +415,9 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
         line4(out, kinds.ROUND_BEGIN, w[w_.NOW], w_.NO, int(is_replay), read_at, deleted_to, w_.NO)
         for entry in entries:
             item(out, entry + w[w_.BASE])
+    if len(entries) > 0 and st.s[st_.N_CONSUMERS] == 0:
+        drop_result(st, world, out)
+        return
     look, owners = False, -1
     if w[w_.CLASSIC] == 0:
         look = read_loop.group(st, is_replay, entries, world.outcome, world.attempts)
@@ -447,6 +450,20 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
             int(has_more),
         )
     reads_again(world, sent_to, retry, looks_ahead, len(entries) * w[w_.WRITE_ENTRY_US])
+
+
+@compiled_inside
+def drop_result(st: State, world: World, out: Lines) -> None:
+    """End a round that begins when all consumers have left: its entries are dropped, and the cursor is rewound."""
+    w = world.w
+    cursor.rewind(st)
+    commands.finish_round(st, False)
+    if w[w_.TRACE] == 1:
+        read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
+        line4(out, kinds.REWIND, w[w_.NOW], w_.NO, read_at, deleted_to, w_.NO, w_.NO)
+        has_more = int(st.s[st_.READ_POSITION] < w[w_.STORED])
+        due = st.s[st_.SKIP_NEXT_REPLAY]
+        line4(out, kinds.ROUND_END, w[w_.NOW], w_.NO, 0, st.s[st_.N_REPLAY], due, has_more)
 
 
 @compiled_inside

@@ -97,9 +97,13 @@ E_COLUMNS: Final = (
     "address", "priority_level", "key_shared_mode", "key_shared_allow_out_of_order", "ranges", "permits", "blocked",
     "positions", "batch_sizes", "ack_type", "active", "header_json",
 )  # fmt: skip
-T_COLUMNS: Final = tuple(
-    name for name in EVENTS.names if name not in ("source_file", "source_line", "broker", "ack_sets")
+#: Columns that no generated line has a value in.
+_UNUSED: Final = (
+    *("source_file", "source_line", "broker", "ack_sets"),
+    *("by", "moved_from", "moved_to", "entries", "what", "limit_active"),
+    *("op", "target", "after", "individually_deleted"),
 )
+T_COLUMNS: Final = tuple(name for name in EVENTS.names if name not in _UNUSED)
 MESSAGE_COLUMNS: Final = (
     "cluster", "topic", "ledger_id", "entry_id", "key", "producer", "sequence_id", "publish_time_ms", "num_messages",
     "size_bytes",

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints
 from dispatch_core.arrays.growing import Growing
@@ -191,12 +192,28 @@ LINE_COLUMNS: Final = (
     *sorted({name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}),
 )
 
+#: Field → the kinds of lines that are split into it.
+_KINDS_WITH: Final = {
+    name: frozenset(
+        kind for fields in (INPUT_FIELDS, RECORDED_FIELDS) for kind, names in fields.items() if name in names
+    )
+    for name in LINE_COLUMNS
+    if name not in ("seq", "t_us", "kind", "consumer")
+}
+
 
 def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
     """Yield events in their order, each split into inputs and recorded decisions."""
     columns = {name: events[name] for name in LINE_COLUMNS}
     for batch in pa.table(columns).to_batches(max_chunksize=20_000):
-        values = {name: _values(batch.column(name)) for name in batch.schema.names if name != "positions"}
+        kinds = set(pc.unique(batch.column("kind")).to_pylist())
+        values = {
+            name: _values(
+                batch.column(name), needed=name not in _KINDS_WITH or bool(_KINDS_WITH[name] & kinds)
+            )
+            for name in batch.schema.names
+            if name != "positions"
+        }
         values["positions"] = _ordinals(batch.column("positions"), entries)
         for i, kind in enumerate(values["kind"]):
             yield Line(
@@ -209,9 +226,9 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
             )
 
 
-def _values(column: pa.Array) -> list[Any]:
-    """Return the values of a column. Most columns of most batches are empty, which is much faster to say at once."""
-    if column.null_count == len(column):
+def _values(column: pa.Array, *, needed: bool) -> list[Any]:
+    """Return the values of a column; only nulls if no line of the batch needs them, which is much faster."""
+    if not needed or column.null_count == len(column):
         return [None] * len(column)
     values: list[Any] = column.to_pylist()
     return values

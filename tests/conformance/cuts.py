@@ -135,14 +135,14 @@ def _identity(row: Row) -> tuple[Any, ...]:
     return row["kind"], row["key"], tuple(row["positions"]), tuple(row["seqs"]), tuple(row["consumers"])
 
 
-def _about_the_same(one: Row, other: Row) -> bool:
+def _about_the_same(finding: Row, other: Row) -> bool:
     """Check whether two findings about waits may be about the same wait, or about waits that overlap."""
-    if one["seqs"][0] > other["seqs"][-1] or other["seqs"][0] > one["seqs"][-1]:
+    if finding["seqs"][0] > other["seqs"][-1] or other["seqs"][0] > finding["seqs"][-1]:
         return False
     return bool(
-        {*one["positions"]} & {*other["positions"]}
-        or {*one["consumers"]} & {*other["consumers"]}
-        or (one["key"] is not None and one["key"] == other["key"])
+        {*finding["positions"]} & {*other["positions"]}
+        or {*finding["consumers"]} & {*other["consumers"]}
+        or (finding["key"] is not None and finding["key"] == other["key"])
     )
 
 

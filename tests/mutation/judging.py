@@ -21,7 +21,7 @@ def findings(recording: Recording, folder: Path) -> list[Finding]:
     """Return the findings of ``dispatch-audit audit --json``."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        main(["audit", "--json", str(recording.write(folder))])
+        main(["audit", "--json", "--complete", str(recording.write(folder))])
     return [line for line in map(json.loads, out.getvalue().splitlines()) if "kind" in line]
 
 

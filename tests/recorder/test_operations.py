@@ -220,7 +220,10 @@ def performed(case: Case, operation: Callable[[Case], None]) -> None:
 
 
 def namespace_limits(case: Case) -> None:
-    """Set limits for the namespace, then remove them again."""
+    """Set limits for the namespace, then remove them again, while no message waits for a client."""
+    for consumer, message in (*case.in_hand, *case.receive(_PUBLISHED)):
+        consumer.acknowledge(message)
+    case.in_hand.clear()
     namespace = f"namespaces/{case.namespace}"
     rate = {"dispatchThrottlingRateInMsg": 30, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
     for method, policy, value in (

@@ -35,12 +35,12 @@ from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
 from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine, LogFinding
 from dispatch_core.audit.deliveries.operations import Operations
+from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import connections_added, in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
-from dispatch_core.audit.producer_clocks import ProducerClocks
 from dispatch_core.audit.sentences.names import display_names
 from dispatch_core.broker import profiles
 from dispatch_core.broker.hashing import HashSpace

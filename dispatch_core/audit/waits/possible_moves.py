@@ -92,20 +92,20 @@ class PossibleMoves:
         self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Iterable[SampledWait]
     ) -> list[Finding]:
         """Return the findings, those uncertain that a move may explain. ``waits``: by the rules, of what still waits."""
-        held: dict[str, int] = {}
+        held_until_us: dict[str, int] = {}
         for wait in waits:
             held_us = sum(us for reason, us in wait.shares if reason is not None)
             if wait.until_seq is None and held_us:
-                held |= dict.fromkeys(wait.positions, wait.from_t_us + held_us)
+                held_until_us |= dict.fromkeys(wait.positions, wait.from_t_us + held_us)
         passed = _Passed.of(window, scan, self._dropped_us)
-        return [self._judged(finding, passed, held) for finding in found]
+        return [self._judged(finding, passed, held_until_us) for finding in found]
 
-    def _judged(self, finding: Finding, passed: _Passed, held: Mapping[str, int]) -> Finding:
+    def _judged(self, finding: Finding, passed: _Passed, held_until_us: Mapping[str, int]) -> Finding:
         if finding.uncertain or not finding.positions:
             return finding
         if finding.kind == "never_delivered":
             may = all(
-                self._unsent.get(position) or passed.unsent(position, held.get(position))
+                self._unsent.get(position) or passed.unsent(position, held_until_us.get(position))
                 for position in finding.positions
             )
         elif finding.kind == "ack_hole":
@@ -120,7 +120,7 @@ class PossibleMoves:
 
 
 class _Passed:
-    """When the entries of the window were sent."""
+    """The times at which the entries of the window were sent."""
 
     def __init__(
         self, window: LogWindow, scan: Scan, last_up_to_us: Ints, first_after_us: Ints, last_after_us: Ints

@@ -35,14 +35,14 @@ SECONDS = 40
 LOST, HELD = 5, 12
 
 
-def lines(count: int = SECONDS, lost: int | None = LOST, held: int | None = HELD) -> list[Event]:
+def lines(count: int = SECONDS, lost: int | None = LOST, unacked: int | None = HELD) -> list[Event]:
     events: list[Event] = [added(1), flow(1, 1000)]
     for entry in range(count):
         if entry == lost:
             continue
         at_us = T0_US + (entry + 1) * 1_000_000
         events.append(sent(1, entry) | {"t_us": at_us + 10_000})
-        if entry != held:
+        if entry != unacked:
             events.append(ack(1, entry) | {"t_us": at_us + 20_000})
     return [
         event | {"seq": number, "t_us": event.get("t_us", T0_US + number)}
@@ -70,7 +70,7 @@ def audited(
 def test_a_sound_log_is_sound_wherever_it_is_cut(
     left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = lines(lost=None, held=None)
+    whole = lines(lost=None, unacked=None)
     verdict, findings = audited(recording(tmp_path, whole[:left]), capsys)
     assert (verdict["verdict"], findings) == ("PASS", [])
 

@@ -110,6 +110,7 @@ TYPES = st.sampled_from(["Key_Shared", "Failover", "Shared"])
 
 
 def from_lines(events: list[Event], subscription_type: str) -> DispatcherLog:
+    """The log of some lines, whose recorder would have written moves of the cursor."""
     import io
 
     import pyarrow as pa
@@ -120,7 +121,7 @@ def from_lines(events: list[Event], subscription_type: str) -> DispatcherLog:
     rows: dict[str, list[pa.RecordBatch]] = {"messages": [], "events": [], "quarantine": []}
     for name, lines in (
         ("messages.jsonl", MESSAGES),
-        ("trace.jsonl", [header(subscription_type=subscription_type), *events]),
+        ("trace.jsonl", [header(subscription_type=subscription_type, records=["cursor_moved"]), *events]),
     ):
         data = "".join(json.dumps(line) + "\n" for line in lines).encode()
         for batch in read_file(io.BytesIO(data), name=name):

@@ -1,4 +1,4 @@
-"""How far behind the broker's clock the clock of each producer may be.
+"""Bounds on how far the clock of each producer may be behind the broker's.
 
 A message log has the publish times of producers, and a wait begins when the entry was stored. So a wait is as long as it
 looks only if the producer's clock agrees with the broker's. An entry that was sent soon after its publish time shows that it
