@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all cuts fuzz chaos chaos-full orders accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all cuts fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -70,6 +70,9 @@ fuzz: setup ## Feed a million hostile files to every reader; half an hour and mo
 
 orders: setup ## Test that running intervals in every order, late and again gives the same tables; ten minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)
+
+extreme: setup ## Measure audits of legal logs of extreme forms against ordinary logs; ten minutes (ARGS='subs garbage')
+	@$(WITH_ENV) exec python -m tests.extreme $(ARGS)
 
 bench: setup ## Measure replays against copying their bytes; hours (docs/performance.md)
 	@$(WITH_ENV) exec python -m bench $(ARGS)

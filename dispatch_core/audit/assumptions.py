@@ -142,13 +142,16 @@ class Assumptions:
 
     def applied(self, anomalies: pa.Table) -> pa.Table:
         """Make the findings uncertain that such behaviour may explain: rows of ``tables.ANOMALIES``."""
+        if not anomalies.num_rows:
+            return anomalies
         names = ("kind", "reason", "uncertain")
+        groups = anomalies.group_by(names, use_threads=False).aggregate([]).to_pylist()
+        if not any(self.doubts(row["kind"], row["reason"]) for row in groups if not row["uncertain"]):
+            return anomalies
         doubts = [
             [] if uncertain else self.doubts(kind, reason)
             for kind, reason, uncertain in zip(*(anomalies[name].to_pylist() for name in names), strict=True)
         ]
-        if not any(doubts):
-            return anomalies
         changed: dict[str, list[Any]] = {
             name: anomalies[name].to_pylist() for name in (*names, "explanation")
         }

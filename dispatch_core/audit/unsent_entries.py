@@ -149,5 +149,6 @@ def unexplained(unsent: int, anomalies: pa.Table, incarnation: int) -> int:
 
     What an earlier incarnation left unsent, the next may have sent.
     """
-    explained = anomalies.filter(pc.equal(anomalies["incarnation"], incarnation))["unsent"]
+    findings = anomalies.select(["incarnation", "unsent"])  # a filter copies all columns
+    explained = findings.filter(pc.equal(findings["incarnation"], incarnation))["unsent"]
     return max(0, unsent - int(pc.sum(explained).as_py() or 0))

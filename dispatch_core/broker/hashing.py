@@ -73,6 +73,8 @@ MURMUR_31: Final = HashSpace(0, 1 << 31, reserve_zero=False)
 
 
 _MASK_31: Final = 0x7FFFFFFF
+#: Number of values of ``h31``.
+H31_SIZE: Final = _MASK_31 + 1
 
 
 def h31(key: bytes) -> int:

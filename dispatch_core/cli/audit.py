@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
@@ -51,23 +53,35 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of, audit_whole
+from dispatch_core.tables import ANOMALIES
 from dispatch_core.verify.trace.runner import is_trace
 
 #: Stands for the recording in findings over the topics of several recordings.
 _ALL: Final = "*"
+_NO_ANOMALIES: Final = ANOMALIES.empty_table()
+_NO_TIMES: Final = ACTIVE_TIMES.empty_table()
+#: Findings that are made rows of Python at a time.
+_ROWS_AT_ONCE: Final = 1000
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The audit's result for one incarnation of one dispatcher."""
+    """The audit's result for one incarnation of one dispatcher; a recording may have many, so it does not hold the log."""
 
-    log: DispatcherLog
-    anomalies: list[dict[str, Any]]
+    cluster: str
+    topic: str
+    subscription: str
+    incarnation: int
+    last_us: int | None  # time of the last line
+    connected: int  # consumers connected behind it
+    anomalies: pa.Table
+    names: dict[int, str]  # of the connections, if there are anomalies
     promises: list[PromiseVerdict]
     problem: str | None  # the reason for which its rules are unknown
     warnings: tuple[str, ...]  # about its rules
     level: str
+    shortened: bool  # the log is a trace, too long to compare every decision
     times: pa.Table  # ``ACTIVE_TIMES`` of a Failover topic
 
 
@@ -81,12 +95,9 @@ class _Moment:
     @classmethod
     def of(cls, judged: list[_Judged]) -> _Moment | None:
         """Return the moment as of which a recording was judged; ``None`` where no line has a time."""
-        last = last_line_us([result.log for result in judged])
-        newest = {
-            (log.cluster, log.topic, log.subscription): log for log in (result.log for result in judged)
-        }
-        connected = sum(connected_at_end(log.events) for log in newest.values())
-        return None if last is None else cls(last, connected)
+        last = max((result.last_us for result in judged if result.last_us is not None), default=None)
+        newest = {(result.cluster, result.topic, result.subscription): result for result in judged}
+        return None if last is None else cls(last, sum(result.connected for result in newest.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +143,7 @@ def run(options: argparse.Namespace) -> int:
         as_of_given(options),
     )
     given: list[str] = []
-    times = [ACTIVE_TIMES.empty_table()]
+    times = [_NO_TIMES]
     recurring = Recurring()
     for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
@@ -146,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(_for_people(recording, judged, verdict, asked))
         sys.stdout.flush()
-        times += [result.times for result in judged]
+        times += [result.times for result in judged if result.times.num_rows]
     by_topic = pa.concat_tables(times)
     topics = zip(*(by_topic[name].to_pylist() for name in ("cluster", "topic", "subscription")), strict=True)
     once = by_topic.filter(pa.array([not recurring.again(*topic) for topic in topics], pa.bool_()))
@@ -187,8 +198,9 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
-    for number, log in enumerate(logs):
-        earlier = logs[:number]
+    earlier = EarlierLoads()
+    recorded = False
+    for log in logs:
         # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
         audit = audit_whole(
@@ -202,25 +214,35 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
         seen = _seen(audit, log, asked.limits, assumptions) if asked.rules else None
-        recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
-        yield _Judged(
-            log,
-            audit.anomalies.to_pylist(),
-            verdicts(
-                audit.anomalies,
-                policy=asked.policy,
-                subscription_type=kind,
-                seen=seen,
-                recorded=recorded,
-                quarantined=lost,
-                assumptions=assumptions,
-            ),
-            *_rules(log),
-            audit.level,
-            active_times_of(log, audit.ownership)
-            if kind == "Failover" and asked.rules
-            else ACTIVE_TIMES.empty_table(),
+        recorded = recorded or log.events.num_rows > 0
+        judged = verdicts(
+            audit.anomalies,
+            policy=asked.policy,
+            subscription_type=kind,
+            seen=seen,
+            recorded=recorded,
+            quarantined=lost,
+            assumptions=assumptions,
         )
+        problem, warnings = _rules(log)
+        shown = bool(audit.anomalies.num_rows)
+        yield _Judged(
+            log.cluster,
+            log.topic,
+            log.subscription,
+            log.incarnation,
+            last_line_us([log]),
+            connected_at_end(log.events),
+            audit.anomalies if shown else _NO_ANOMALIES,
+            _names(log) if shown else {},
+            judged,
+            problem,
+            warnings,
+            audit.level,
+            audit.level == "E" and is_trace(log),
+            active_times_of(log, audit.ownership) if kind == "Failover" and asked.rules else _NO_TIMES,
+        )
+        earlier.add(log)
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:
@@ -294,8 +316,8 @@ def _json_lines(
     moment = _Moment.of(judged)
     counts: Counter[str] = Counter()
     for result in judged:
-        names = _names(result.log)
-        for anomaly in result.anomalies:
+        names = result.names
+        for anomaly in _rows(result.anomalies):
             counts[anomaly["kind"]] += 1
             yield {
                 "recording": recording.name,
@@ -325,12 +347,12 @@ def _json_lines(
         "complete": as_of.complete,
         "connected": None if moment is None else moment.connected,
         "levels": sorted({result.level for result in judged}),
-        "quarantined": recording.quarantine.num_rows,
+        "quarantined": recording.refused,
         "warnings": sorted({*recording.mismatches, *_warnings(judged)}),
         "promises": [
             {
-                "topic": result.log.topic,
-                "subscription": result.log.subscription,
+                "topic": result.topic,
+                "subscription": result.subscription,
                 "promise": promise.promise,
                 "verdict": promise.verdict,
                 "findings": promise.findings,
@@ -346,8 +368,12 @@ def _json_lines(
 
 def _warnings(judged: list[_Judged]) -> set[str]:
     """The warnings about rules, and about lines that stand twice."""
-    repeated = (row for result in judged for row in result.anomalies if row["kind"] == "repeated_lines")
-    return {text for result in judged for text in result.warnings} | {row["explanation"] for row in repeated}
+    texts = {text for result in judged for text in result.warnings}
+    for result in judged:
+        if result.anomalies.num_rows:
+            repeated = result.anomalies.filter(pc.field("kind") == "repeated_lines")
+            texts.update(repeated["explanation"].to_pylist())
+    return texts
 
 
 def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked: _Asked) -> str:
@@ -359,11 +385,9 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
     for result in judged:
         if len(judged) > 1:
-            rows.append(
-                f"  {result.log.topic}  {result.log.subscription}  incarnation {result.log.incarnation}"
-            )
+            rows.append(f"  {result.topic}  {result.subscription}  incarnation {result.incarnation}")
         rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
-        if result.level == "E" and is_trace(result.log):
+        if result.shortened:
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
         findings = [text for promise in result.promises for text in promise.top_findings][:top]
         rows += [f"    - {text}" for text in findings]
@@ -371,6 +395,11 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked
         if findings and open_findings > len(findings):
             rows.append(f"    … and {open_findings - len(findings)} more: --json lists all")
     return "\n".join(rows) + "\n"
+
+
+def _rows(anomalies: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in anomalies.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from batch.to_pylist()
 
 
 def _names(log: DispatcherLog) -> dict[int, str]:

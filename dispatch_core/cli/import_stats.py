@@ -107,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
     for note in made.notes:
         print(f"dispatch-audit import-stats: {note}", file=sys.stderr)
     print(_summary(made.log, snapshot, made.known_pending, folder))
-    return code_of_copy(source, recording.counts) if recording.quarantine.num_rows else CLEAN
+    return code_of_copy(source, recording.counts) if recording.refused else CLEAN
 
 
 def _summary(log: DispatcherLog, snapshot: Snapshot, known: int, folder: Path) -> str:

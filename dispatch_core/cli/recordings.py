@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -239,14 +240,14 @@ class Recurring:
 
 def dispatchers(
     recording: Recording, overrides: Overrides, as_of: AsOf = LAST_LINE
-) -> list[list[DispatcherLog]]:
-    """The logs of a recording under ``overrides``: for each dispatcher its incarnations, oldest first, as known then."""
-    of: dict[tuple[str, str, str], list[DispatcherLog]] = {}
-    for log in recording.logs:
-        of.setdefault((log.cluster, log.topic, log.subscription), []).append(overrides.of(log))
-    if as_of.until_us is None:
-        return list(of.values())
-    return [logs_until(logs, as_of.until_us) for logs in of.values()]
+) -> Iterator[list[DispatcherLog]]:
+    """Yield the logs of a recording under ``overrides``, as known then: for each dispatcher its incarnations, oldest first.
+
+    The incarnations of a dispatcher stand together in a recording.
+    """
+    for _, group in groupby(recording.logs, key=lambda log: (log.cluster, log.topic, log.subscription)):
+        logs = [overrides.of(log) for log in group]
+        yield logs if as_of.until_us is None else logs_until(logs, as_of.until_us)
 
 
 def progress(text: str) -> None:
@@ -293,8 +294,8 @@ def set_aside(recording: Recording) -> str | None:
 
 def quarantined(recording: Recording) -> Quarantined:
     """The number of a recording's quarantined rows, with place and reason of the first."""
-    if not recording.quarantine.num_rows:
+    if not recording.refused:
         return NOTHING_QUARANTINED
     first = recording.quarantine.slice(0, 1).to_pylist()[0]
     line = "" if first["source_line"] is None else f":{first['source_line']}"
-    return Quarantined(recording.quarantine.num_rows, f"{first['source_file']}{line}: {first['reason']}")
+    return Quarantined(recording.refused, f"{first['source_file']}{line}: {first['reason']}")

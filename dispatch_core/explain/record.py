@@ -18,6 +18,7 @@ from dispatch_core.arrays.columns import Ints, encode, ints
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLines
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.log_checks import without_repeated_rows
 from dispatch_core.audit.deliveries.operations import Operations
@@ -69,7 +70,8 @@ class Record:
         events = [
             without_repeated_rows(encode(incarnation.events, "kind"))[0] for incarnation in (*earlier, log)
         ]
-        _, operations = history.add_whole(events[:-1], events[-1], CheckpointState.of(events[-1]))
+        before = EarlierLines(events[:-1], flows=True)
+        _, operations = history.add_whole(before, events[-1], CheckpointState.of(events[-1]))
         scan = Scan(single_active=history.single_active, ordered=kind != "Shared")
         scanned = scan.take(history, 0, operations)
         return cls(

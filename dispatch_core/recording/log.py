@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -64,67 +64,127 @@ def dispatcher_logs(messages: pa.Table, events: pa.Table, recording: str = "") -
     (``load_order``). An incarnation of which only the header is known is a log
     without events.
     """
-    messages = _conform(messages, MESSAGES)
-    events = _conform(events, EVENTS)
-    messages_of = _by_topic(messages)
-    logs = []
-    for group in _groups(events, _INCARNATION):
-        cluster, topic, subscription, broker, incarnation = (group[name][0].as_py() for name in _INCARNATION)
-        is_header = pc.equal(group["kind"], "header")
-        headers = group.filter(is_header)
-        lines = _sorted(group.filter(pc.invert(is_header)) if len(headers) else group, ("seq",))
-        lines, repeats = without_repeats(lines, "events")
-        stored, _ = messages_of.get((cluster, topic), (messages.slice(0, 0), ()))
-        logs.append(
-            DispatcherLog(
-                recording=recording,
-                cluster=cluster,
-                topic=topic,
-                subscription=subscription,
-                broker=broker,
-                incarnation=incarnation,
-                header=_header(headers),
-                messages=stored,
-                events=lines,
-                repeats=repeats,
+    return list(DispatcherLogs(messages, events, recording))
+
+
+class DispatcherLogs(Sequence[DispatcherLog]):
+    """The logs that ``dispatcher_logs`` returns, each made when it is asked for.
+
+    A table takes some 100 kB of its own, however few rows it has; a recording may hold some 10,000 logs.
+    """
+
+    def __init__(self, messages: pa.Table, events: pa.Table, recording: str = "") -> None:
+        """Sort the rows of all logs; arguments as of ``dispatcher_logs``."""
+        self._recording = recording
+        messages, events = _conform(messages, MESSAGES), _conform(events, EVENTS)
+        self._none: tuple[pa.Table, tuple[Repeat, ...]] = messages.slice(0, 0), ()
+        self._messages_of = _by_topic(messages)
+        self._rows = events
+        self._places: list[_Place] = []
+        #: Indices of the first log of each dispatcher.
+        self._firsts: set[int] = set()
+        if not len(events):
+            return
+        code = _codes_of_groups(events, _INCARNATION)
+        first = np.unique(code, return_index=True)[1]
+        identities = events.select(_INCARNATION).take(pa.array(first)).to_pylist()
+        is_header = pc.equal(events["kind"], "header")
+        headers = is_header.to_numpy()
+        texts: dict[int, str] = {}
+        if headers.any():
+            for group, text in zip(
+                code[headers].tolist(), events["header_json"].filter(is_header).to_pylist(), strict=True
+            ):
+                if text:  # the first one counts, if several files of the log bring one each
+                    texts.setdefault(group, text)
+            self._rows, code = events.filter(pc.invert(is_header)), code[~headers]
+        order = np.lexsort((self._rows["seq"].to_numpy(), code))
+        if not np.array_equal(order, np.arange(len(order))):
+            self._rows = self._rows.take(pa.array(order))
+        ends = np.cumsum(np.bincount(code, minlength=len(first)))
+        self._places = [
+            _Place(**identity, header=texts.get(group), start=start, end=end)
+            for group, (identity, start, end) in enumerate(
+                zip(identities, [0, *ends[:-1].tolist()], ends.tolist(), strict=True)
             )
+        ]
+        self._sort()
+
+    def _sort(self) -> None:
+        """Sort the logs by dispatcher, then by time, or by positions where brokers differ."""
+        unknown = np.iinfo(np.int64).max
+        t_us = np.append(self._rows["t_us"].fill_null(unknown).to_numpy(), unknown)
+        begins_us = {place: int(t_us[place.start : place.end].min(initial=unknown)) for place in self._places}
+        self._places.sort(
+            key=lambda place: (place.dispatcher, begins_us[place], place.broker or "", place.incarnation)
         )
-    logs.sort(
-        key=lambda log: (
-            (log.cluster, log.topic, log.subscription),
-            (log.start_t_us is None, log.start_t_us or 0),
-            (log.broker or "", log.incarnation),
+        sorted_places: list[_Place] = []
+        for _, group in groupby(self._places, key=lambda place: place.dispatcher):
+            loads = list(group)
+            self._firsts.add(len(sorted_places))
+            if len({place.broker for place in loads}) > 1:
+                extents = [
+                    Load(place.broker, *named_extent(self._rows.slice(place.start, place.end - place.start)))
+                    for place in loads
+                ]
+                loads = [loads[at] for at in in_order(extents)]
+            sorted_places += loads
+        self._places = sorted_places
+
+    def _log(self, at: int) -> DispatcherLog:
+        place = self._places[at]
+        messages, repeated_messages = self._messages_of.get((place.cluster, place.topic), self._none)
+        events, repeats = without_repeats(self._rows.slice(place.start, place.end - place.start), "events")
+        return DispatcherLog(
+            recording=self._recording,
+            cluster=place.cluster,
+            topic=place.topic,
+            subscription=place.subscription,
+            broker=place.broker,
+            incarnation=place.incarnation,
+            header=json.loads(place.header) if place.header else {},
+            messages=messages,
+            events=events,
+            repeats=(*repeated_messages, *repeats) if at in self._firsts else repeats,
         )
-    )
-    of_dispatcher = groupby(logs, key=lambda log: (log.cluster, log.topic, log.subscription))
-    found = []
-    for _, group in of_dispatcher:
-        first, *others = _loads_in_order(list(group))
-        _, repeats = messages_of.get((first.cluster, first.topic), (None, ()))
-        found += [replace(first, repeats=(*repeats, *first.repeats)) if repeats else first, *others]
-    return found
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, at: int) -> DispatcherLog: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[DispatcherLog]: ...
+
+    def __getitem__(self, at: int | slice) -> DispatcherLog | list[DispatcherLog]:
+        if isinstance(at, slice):
+            return [self._log(number) for number in range(len(self._places))[at]]
+        return self._log(range(len(self._places))[at])
 
 
-def _loads_in_order(logs: list[DispatcherLog]) -> list[DispatcherLog]:
-    """Sort the logs of one dispatcher, which are given by start time, by their positions where brokers differ."""
-    if len({log.broker for log in logs}) < 2:
-        return logs
-    return [logs[at] for at in in_order([Load(log.broker, *named_extent(log.events)) for log in logs])]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Identity of a log, the text of its header, and the place of its rows among those of all logs."""
+
+    cluster: str
+    topic: str
+    subscription: str
+    broker: str | None
+    incarnation: int
+    header: str | None
+    start: int
+    end: int
+
+    @property
+    def dispatcher(self) -> tuple[str, str, str]:
+        return self.cluster, self.topic, self.subscription
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     if table.schema.names == schema.names:
         return table
     return table.select(schema.names)
-
-
-def _header(headers: pa.Table) -> dict[str, Any]:
-    """The header of a log: the first one, if several files of the log bring one each."""
-    for text in headers["header_json"].to_pylist():
-        if text:
-            header: dict[str, Any] = json.loads(text)
-            return header
-    return {}
 
 
 def _by_topic(messages: pa.Table) -> dict[tuple[str, str], tuple[pa.Table, tuple[Repeat, ...]]]:
@@ -145,16 +205,22 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return codes
 
 
-def _groups(table: pa.Table, names: Sequence[str]) -> list[pa.Table]:
-    """The table's rows by equal values of the columns ``names``; rows keep their order within a group."""
-    if not len(table):
-        return []
+def _codes_of_groups(table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the number of the group of each row, from 0: rows with equal values in the columns ``names``."""
     code = np.zeros(len(table), dtype=np.int64)
     for name in names:
         part = _codes(table[name])
         if part.max() > 0:
             # Renumber after each column, so that the product of two counts is all that must fit.
             _, code = np.unique(code * (int(part.max()) + 1) + part, return_inverse=True)
+    return code
+
+
+def _groups(table: pa.Table, names: Sequence[str]) -> list[pa.Table]:
+    """The table's rows by equal values of the columns ``names``; rows keep their order within a group."""
+    if not len(table):
+        return []
+    code = _codes_of_groups(table, names)
     groups = int(code.max()) + 1
     if groups == 1:
         return [table]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -34,7 +34,7 @@ from dispatch_core.recording.files import (
     in_words,
 )
 from dispatch_core.recording.identity import HeaderError
-from dispatch_core.recording.log import DispatcherLog, dispatcher_logs, mismatches
+from dispatch_core.recording.log import DispatcherLog, DispatcherLogs, mismatches
 from dispatch_core.recording.parquet import read_parquet
 from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed, loaded
 from dispatch_core.recording.row_judge import Batch, FileCounts, RowJudge
@@ -55,6 +55,8 @@ __all__ = [
 ]
 
 DEFAULT_LIMITS: Final = Limits()
+#: Refused lines that ``Recording`` holds.
+KEPT_REFUSED: Final = 1000
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 
@@ -63,16 +65,22 @@ _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 class Recording:
     """A recording that was read: one log per dispatcher and incarnation, and the refused lines (schema ``QUARANTINE``).
 
+    ``quarantine``: the first refused lines, at most ``KEPT_REFUSED``; a file of nothing else would not fit in memory.
     ``mismatches``: warnings about files whose headers do not fit together (``log.mismatches``), and about fields that
     cannot be read.
     """
 
     name: str
     folder: Path
-    logs: list[DispatcherLog] = field(repr=False)
+    logs: Sequence[DispatcherLog] = field(repr=False)
     quarantine: pa.Table = field(repr=False)
     counts: FileCounts
     mismatches: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> int:
+        """Number of refused lines and of files at fault, also of those that ``quarantine`` does not hold."""
+        return self.counts.quarantined + self.counts.file_problems
 
 
 def read_file(
@@ -330,15 +338,24 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     """Read all files of a recording. Rows carry ``<recording>/<file>`` as ``source_file``."""
     batches: dict[str, list[pa.RecordBatch]] = {"messages": [], "events": [], "quarantine": []}
     counts = FileCounts()
+    refused = 0
     for file in (*source.messages, *source.events):
         reading = read_file(file, name=f"{source.name}/{file.name}", limits=limits)
         for batch in reading:
-            batches[batch.table].append(batch.rows)
+            rows = batch.rows
+            if batch.table == "quarantine":
+                if refused == KEPT_REFUSED:
+                    continue
+                rows = rows.slice(0, KEPT_REFUSED - refused)
+                refused += rows.num_rows
+            batches[batch.table].append(rows)
         counts.add(reading.counts)
     messages = pa.Table.from_batches(batches["messages"], schema=MESSAGES)
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
-    logs = dispatcher_logs(messages, events, source.name)
+    logs = DispatcherLogs(messages, events, source.name)
+    batches.clear()
+    pa.default_memory_pool().release_unused()  # what parsing took, often more than the rows take
     warnings = (*mismatches(messages, logs), *_unknown_fields(counts))
     return Recording(source.name, source.folder, logs, quarantine, counts, warnings)
 

@@ -11,7 +11,7 @@ can be judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -345,8 +345,8 @@ class Replay:
         )
 
     def _divergences(self, findings: Sequence[Finding]) -> pa.Table:
-        inside = [finding for finding in findings if self._start_us <= finding.t_us < self._end_us]
-        return self._rows("divergences", [*map(result_rows.difference, inside)])
+        inside = (finding for finding in findings if self._start_us <= finding.t_us < self._end_us)
+        return self._rows("divergences", map(result_rows.difference, inside))
 
-    def _rows(self, table: str, found: Sequence[Mapping[str, Any]]) -> pa.Table:
+    def _rows(self, table: str, found: Iterable[Mapping[str, Any]]) -> pa.Table:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)

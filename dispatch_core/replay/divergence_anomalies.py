@@ -51,7 +51,8 @@ def with_divergences(
 
 
 def _others(anomalies: pa.Table) -> pa.Table:
-    return anomalies.filter(pc.not_equal(anomalies["kind"], "divergence"))
+    others = pc.not_equal(anomalies["kind"], "divergence")
+    return anomalies if pc.all(others).as_py() else anomalies.filter(others)  # a filter copies all texts
 
 
 def with_waits(found: Mapping[str, pa.Table], by_deliveries: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

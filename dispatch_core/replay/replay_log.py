@@ -67,9 +67,7 @@ def replay(
     """
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
-    asked = _Asked(
-        interval_start, interval_end, tuple(earlier), limits, closed, to_last_line, not last, tick_us
-    )
+    asked = _Asked(interval_start, interval_end, earlier, limits, closed, to_last_line, not last, tick_us)
     ends: list[_End] = []
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
@@ -129,7 +127,7 @@ class _Asked:
 
     interval_start: datetime
     interval_end: datetime
-    earlier: tuple[DispatcherLog, ...]
+    earlier: Sequence[DispatcherLog]
     limits: Limits
     closed: bool
     to_last_line: bool

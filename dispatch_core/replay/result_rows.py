@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import OWNERSHIP
 from dispatch_core.verify.tally import Finding
 
+#: Rows that are made at a time; as objects of Python they take many times the memory of a table.
+_AT_ONCE: Final = 2_000
+
 
 def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
     """The columns that every row of a dispatcher's incarnation begins with."""
@@ -35,8 +39,11 @@ def identity_of(log: DispatcherLog, interval_start: datetime) -> dict[str, Any]:
 
 def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> pa.Table:
     """A table of ``schema``: ``found``, each with the ``shared`` columns."""
-    whole = [{**shared, **row} for row in found]
-    return pa.Table.from_pylist(whole, schema=schema) if whole else no_rows(schema)
+    parts = []
+    rest = iter(found)
+    while part := [{**shared, **row} for row in islice(rest, _AT_ONCE)]:
+        parts.append(pa.Table.from_pylist(part, schema=schema))
+    return pa.concat_tables(parts) if parts else no_rows(schema)
 
 
 def within(table: pa.Table, start_us: int) -> pa.Table:

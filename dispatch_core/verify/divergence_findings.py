@@ -245,7 +245,8 @@ def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:
 def doubted(divergences: pa.Table, anomalies: pa.Table) -> int:
     """Count the decisions that differ behind lines that are missing or cannot be: these are no findings."""
     wrong = divergences.filter(pc.equal(divergences["status"], "divergent"))
-    return len(wrong) - len(certain(wrong, doubtful_from(anomalies.select(["kind", "seqs"]).to_pylist())))
+    doubts = anomalies.filter(pc.is_in(anomalies["kind"], value_set=pa.array(sorted(DOUBTS))))
+    return len(wrong) - len(certain(wrong, doubtful_from(doubts.select(["kind", "seqs"]).to_pylist())))
 
 
 def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ proving line last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -89,6 +89,9 @@ _RULE_SAYS: Final = {
 #: Suffixes for draining hashes: the known cause in early releases, and the meaning in later ones.
 _TWO_REPLAY_READS: Final = "; before 4.0.3 two replay reads can be under way at once (#23384)"
 _BROKER_BUG: Final = "; keep the log, a broker that does it has a bug"
+
+#: Findings that are described at a time; as objects of Python they take several times the memory of their rows.
+_AT_ONCE: Final = 5_000
 
 
 class Finding(NamedTuple):
@@ -177,10 +180,15 @@ class Findings:
             place=-1,
         )
 
-    def of_deliveries(self, found: npt.NDArray[np.int32]) -> list[Finding]:
-        """Describe the findings of the pass, rows ``(delivery, kind, other delivery, other operation, hand-over)``."""
-        if not len(found):
-            return []
+    def of_deliveries(self, found: npt.NDArray[np.int32]) -> Iterator[list[Finding]]:
+        """Describe the findings of the pass, some at a time.
+
+        ``found``: rows ``(delivery, kind, other delivery, other operation, hand-over)``.
+        """
+        for start in range(0, len(found), _AT_ONCE):
+            yield self._described(found[start : start + _AT_ONCE])
+
+    def _described(self, found: npt.NDArray[np.int32]) -> list[Finding]:
         self._sent = sent_of(self._window, self._state, found)
         self._lines = lines_of(self._window, self._sent, found)
         make = (

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from dispatch_core.audit.assumptions import CURSOR_MOVED
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
@@ -135,8 +137,9 @@ class AuditFold:
             raise NotStreamableError(f"{head.topic}: several incarnations are judged together")
         self._head = head
         self._rows = Rows(head, interval_start)
-        self._earlier = list(earlier)
+        self._earlier = EarlierLoads.of(earlier)
         self._whole = whole
+        self._flows = flows
         self._keep_behind = keep_behind
         self._trim_above = trim_above
         self._fed = False
@@ -240,7 +243,7 @@ class AuditFold:
             self.acked_before = self.scan.note_individual_acks(self.window)
         checkpoint_state = None if self._fed else CheckpointState.of(events, streaming=not self._whole)
         if self._whole:
-            before = [log.events for log in self._earlier]
+            before = self._earlier.lines(flows=self._flows)
             self.new_ops, self.operations = self.window.add_whole(before, events, checkpoint_state)
         else:
             self.new_ops, self.operations = self.window.add_log(events, checkpoint_state)
@@ -406,7 +409,9 @@ class AuditFold:
         found = scanned.found
         if window.first_op_of_last_log:
             found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]
-        described = [findings.of_log(finding) for finding in about_log] + findings.of_deliveries(found)
+        of_log = [findings.of_log(finding) for finding in about_log]
         self._named = self._named or len(found) > 0
         deliveries, pairs = self._rows.deliveries(window, state, scanned)
-        return Audit(deliveries, self._rows.anomalies(described), pairs)
+        return Audit(
+            deliveries, self._rows.anomalies_in_parts(chain([of_log], findings.of_deliveries(found))), pairs
+        )

@@ -42,7 +42,12 @@ NEXT_OF_KEY: Final = 8
 LAST_OF_KEY: Final = 9
 END: Final = 10  # OPEN … REWOUND
 END_OPERATION: Final = 11
-DELIVERY_COLUMNS: Final = 12
+# Earlier deliveries of the key are searched in jumps (``kernel._later``): the delivery that a jump leads to, -1 = no jump;
+# the highest ordinal from this delivery on back to that one, without it; and how many deliveries long the jump was made.
+JUMP_OF_KEY: Final = 12
+JUMP_HIGHEST: Final = 13
+JUMP_LENGTH: Final = 14
+DELIVERY_COLUMNS: Final = 15
 
 # Columns of an entry. NACKED_WITH_ALL counts the deliveries that a request for everything closed; FIRST_REQUEST begins the
 # list of connections that asked for the entry by its position. ACKED_BEFORE_RELOAD: 1 = an earlier incarnation got its
@@ -53,10 +58,21 @@ LAST_DELIVERY, FIRST_OPEN, ACK_OPERATION, TIMES_SENT, NACKED_WITH_ALL, FIRST_REQ
 ENTRY_COLUMNS: Final = 7
 NEW_ENTRY: Final = np.array([-1, -1, -1, 0, 0, -1, 0], dtype=np.int32)
 
-# Columns of a key.
-KEY_LAST_DELIVERY, KEY_FIRST_OPEN, KEY_OPEN_COUNT, KEY_ONLY_AT, KEY_HIGHEST, KEY_FIRST_PAIR = range(6)
-KEY_COLUMNS: Final = 6
-NEW_KEY: Final = np.array([-1, -1, 0, -1, -1, -1], dtype=np.int32)
+# Columns of a key. The last three remember a search for splits (``kernel._split_by``): the open delivery of the earliest
+# entry, that of the earliest entry at any other connection, and the last delivery that the search knew.
+(
+    KEY_LAST_DELIVERY,
+    KEY_FIRST_OPEN,
+    KEY_OPEN_COUNT,
+    KEY_ONLY_AT,
+    KEY_HIGHEST,
+    KEY_FIRST_PAIR,
+    KEY_EARLIEST,
+    KEY_EARLIEST_ELSEWHERE,
+    KEY_SEARCHED,
+) = range(9)
+KEY_COLUMNS: Final = 9
+NEW_KEY: Final = np.array([-1, -1, 0, -1, -1, -1, -1, -1, -1], dtype=np.int32)
 
 # Columns of a (connection, key) pair.
 PAIR_CONSUMER, PAIR_HIGHEST, PAIR_NEXT = range(3)

@@ -6,7 +6,6 @@ batches: what a check needs of the lines before is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import encoded, marked
 from dispatch_core.arrays.columns import ints as _ints
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.lists import plural, positions_listed
@@ -256,7 +256,7 @@ def _timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.in
     return seq, t_us
 
 
-def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[DispatcherLog]) -> list[LogFinding]:
+def overlapping(log: DispatcherLog, events: pa.Table, earlier: EarlierLoads) -> list[LogFinding]:
     """Find earlier loads of the topic whose log goes on after the first line of this one: two brokers served it at once.
 
     ``log`` names this load, ``events`` are its lines. The clocks of two brokers may differ, so their overlap is uncertain,
@@ -266,11 +266,7 @@ def overlapping(log: DispatcherLog, events: pa.Table, earlier: Sequence[Dispatch
         return []
     began_us = int(pc.min(events["t_us"]).as_py())
     found = []
-    for before in earlier:
-        times = before.events["t_us"]
-        until_us = pc.max(times).as_py()
-        if until_us is None or until_us < began_us:
-            continue
+    for before, until_us in earlier.reaching(began_us):
         uncertain = before.broker != log.broker
         if uncertain and Load(log.broker, *named_extent(events)).is_behind(
             Load(before.broker, *named_extent(before.events))

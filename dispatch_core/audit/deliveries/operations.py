@@ -145,6 +145,49 @@ class Lines:
             {of_row[row]: by for row, (_move, _to, by) in moves.items()},
         )
 
+    @classmethod
+    def reload(cls) -> Lines:
+        """Return what stands between the lines of two incarnations."""
+        nothing = np.zeros(1, dtype=np.int64)
+        none = np.empty(0, dtype=np.int64)
+        code, nobody = np.array([RELOAD], dtype=np.int8), np.ones(1, dtype=np.bool_)
+        return cls(code, nothing - 1, nothing, nothing, nothing, nothing, none, none, None, nobody, {}, {})
+
+    @classmethod
+    def joined(cls, runs: list[Lines]) -> Lines:
+        """Join several runs of lines."""
+        sets = None
+        typed = [run.ack_sets.type for run in runs if run.ack_sets is not None]
+        if typed:
+            parts = (run.ack_sets or pa.chunked_array([pa.nulls(len(run.code), typed[0])]) for run in runs)
+            sets = pa.chunked_array([chunk for part in parts for chunk in part.chunks], typed[0])
+
+        def whole(name: str) -> npt.NDArray[Any]:
+            return np.concatenate([getattr(run, name) for run in runs])
+
+        firsts = np.cumsum([0, *(len(run.code) for run in runs)]).tolist()
+
+        return cls(
+            code=whole("code"),
+            number=whole("number"),
+            seq=whole("seq"),
+            t_us=whole("t_us"),
+            value=whole("value"),
+            lengths=whole("lengths"),
+            ledger=whole("ledger"),
+            entry=whole("entry"),
+            ack_sets=sets,
+            nobody=whole("nobody"),
+            moved_to={
+                first + op: to
+                for first, run in zip(firsts, runs, strict=False)
+                for op, to in run.moved_to.items()
+            },
+            by={
+                first + op: by for first, run in zip(firsts, runs, strict=False) for op, by in run.by.items()
+            },
+        )
+
 
 def _moves(
     events: pa.Table, kinds: npt.NDArray[Any], words: list[str]

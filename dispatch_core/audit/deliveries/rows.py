@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -19,6 +20,8 @@ from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
 
+#: Findings that are kept as objects of Python until they become rows.
+_ROWS_AT_ONCE: Final = 10_000
 _IDENTITY: Final = frozenset(field.name for field in IDENTITY)
 
 
@@ -98,6 +101,27 @@ class Rows:
             schema=ANOMALIES,
         )
 
+    def anomalies_in_parts(self, parts: Iterable[list[Finding]]) -> pa.Table:
+        """Return the findings of all ``parts`` as rows, in the order of ``Finding.order``."""
+        tables: list[pa.Table] = []
+        orders: list[npt.NDArray[np.int64]] = []
+        waiting: list[Finding] = []
+        for part in parts:
+            if waiting and len(waiting) + len(part) > _ROWS_AT_ONCE:
+                tables.append(self.anomalies(waiting))
+                orders.append(_order_of(waiting))
+                waiting = []
+            waiting += part
+        if not tables:
+            return self.anomalies(waiting)
+        tables.append(self.anomalies(waiting))
+        orders.append(_order_of(waiting))
+        waiting = []
+        order = np.lexsort(np.concatenate(orders).T[::-1])
+        whole = pa.concat_tables(tables)
+        in_order = np.array_equal(order, np.arange(len(order)))
+        return whole if in_order else whole.take(pa.array(order))
+
     def _causes(self, ended: npt.NDArray[np.int8]) -> pa.Array:
         if not len(ended) or int(ended.max()) < 0:
             return self._repeat("cause", len(ended))
@@ -111,6 +135,11 @@ class Rows:
         if repeated is None or len(repeated) < count:
             repeated = self._repeated[name] = pa.repeat(self._same[name], count)
         return repeated.slice(0, count)
+
+
+def _order_of(findings: list[Finding]) -> npt.NDArray[np.int64]:
+    """Return ``Finding.order`` of findings, sorted."""
+    return np.array(sorted(finding.order for finding in findings), dtype=np.int64).reshape(-1, 3)
 
 
 def _index_in_run(op: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

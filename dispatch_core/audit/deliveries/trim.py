@@ -32,10 +32,15 @@ from dispatch_core.audit.deliveries.layout import (
     FIRST_REQUEST,
     HANDED_OVER,
     HIGHEST_SENT,
+    JUMP_HIGHEST,
+    JUMP_OF_KEY,
+    KEY_EARLIEST,
+    KEY_EARLIEST_ELSEWHERE,
     KEY_FIRST_OPEN,
     KEY_FIRST_PAIR,
     KEY_HIGHEST,
     KEY_LAST_DELIVERY,
+    KEY_SEARCHED,
     LAST_AT_CONSUMER,
     LAST_DELIVERY,
     LAST_EMPTY,
@@ -184,6 +189,8 @@ def cut_deliveries(
             continue
         deliveries[at] = deliveries[old]
         deliveries[at, BEFORE_OF_KEY] = before
+        deliveries[at, JUMP_OF_KEY] = _new(staying, deliveries[at, JUMP_OF_KEY])
+        deliveries[at, JUMP_HIGHEST] -= cut
         deliveries[at, ENTRY] -= cut
         deliveries[at, OPERATION] = new_op[deliveries[at, OPERATION]]
         deliveries[at, END_OPERATION] = _new(new_op, deliveries[at, END_OPERATION])
@@ -207,6 +214,8 @@ def cut_deliveries(
         keys[key, KEY_LAST_DELIVERY] = _new(staying, keys[key, KEY_LAST_DELIVERY])
         keys[key, KEY_FIRST_OPEN] = _new(new, keys[key, KEY_FIRST_OPEN])
         keys[key, KEY_HIGHEST] = max(keys[key, KEY_HIGHEST] - cut, -1)
+        for column in (KEY_EARLIEST, KEY_EARLIEST_ELSEWHERE, KEY_SEARCHED):
+            keys[key, column] = -1
     for consumer in range(len(first_at)):
         first_at[consumer] = _new(new, first_at[consumer])
 

@@ -25,6 +25,7 @@ from dispatch_core.arrays.positions import ascending, distinct, locate
 from dispatch_core.audit.deliveries import cursor_moves
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.checkpoint_state import operations as checkpoint_operations
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLines
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.operations import (
     RELOAD,
@@ -304,42 +305,39 @@ class LogWindow:
             self._reload_due = False
         if checkpoint_state is not None:
             parts.append(self._add_checkpoint(checkpoint_state))
-        added, operations = self._add(lines, ordinals, self._connections)
+        added, operations = self._add(lines, ordinals, self._connections.of(lines))
         return slice(first, added.stop), _joined([*parts, operations])
 
     def add_whole(
-        self, earlier: list[pa.Table], events: pa.Table, checkpoint_state: CheckpointState | None = None
+        self, earlier: EarlierLines, events: pa.Table, checkpoint_state: CheckpointState | None = None
     ) -> tuple[slice, Operations]:
         """Add the lines of all incarnations at once, oldest first, with positions that no message log holds.
 
         ``checkpoint_state``: the checkpoint that the last one begins with.
         """
-        runs = [self._read(lines) for lines in (*earlier, events)]
+        lines = self._read(events)
+        before = [earlier.lines()] if len(earlier) else []
         named = [] if checkpoint_state is None else [checkpoint_state.named]
-        self._admit([(run.ledger, run.entry) for run in runs] + named)
+        self._admit([(run.ledger, run.entry) for run in (*before, lines)] + named)
         parts: list[Operations] = []
-        for index, lines in enumerate(runs):
-            last = index == len(earlier)
-            connections = self._connections if last else Connections(self.consumers)
-            if not last:
-                connections.meet(earlier[index])
-            if index:
-                parts.append(_reload())
-                self._append(parts[-1])
-            if last and checkpoint_state is not None:
-                parts.append(self._add_checkpoint(checkpoint_state))
-            self.first_op_of_last_log = len(self._op_seq)
-            ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
-            if last:
-                owner = np.repeat(np.arange(len(lines.lengths)), lines.lengths)
-                stray = np.flatnonzero(~self.stored[ordinals] & (lines.entry >= 0))
-                self.unknown_op = owner[stray] + self.first_op_of_last_log
-                self.unknown_ordinal = ordinals[stray].astype(np.int64)
-                unread = np.flatnonzero(self._key_unread.values[ordinals] & (lines.entry >= 0))
-                unread = unread[lines.code[owner[unread]] == SENT]
-                self.unread_op = owner[unread] + self.first_op_of_last_log
-                self.unread_ordinal = ordinals[unread].astype(np.int64)
-            parts.append(self._add(lines, ordinals, connections)[1])
+        for run in before:
+            ordinals = locate(self.ledger, self.entry, run.ledger, run.entry)
+            parts.append(self._add(run, ordinals, earlier.connections(self.consumers))[1])
+            parts.append(_reload())
+            self._append(parts[-1])
+        if checkpoint_state is not None:
+            parts.append(self._add_checkpoint(checkpoint_state))
+        self.first_op_of_last_log = len(self._op_seq)
+        ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
+        owner = np.repeat(np.arange(len(lines.lengths)), lines.lengths)
+        stray = np.flatnonzero(~self.stored[ordinals] & (lines.entry >= 0))
+        self.unknown_op = owner[stray] + self.first_op_of_last_log
+        self.unknown_ordinal = ordinals[stray].astype(np.int64)
+        unread = np.flatnonzero(self._key_unread.values[ordinals] & (lines.entry >= 0))
+        unread = unread[lines.code[owner[unread]] == SENT]
+        self.unread_op = owner[unread] + self.first_op_of_last_log
+        self.unread_ordinal = ordinals[unread].astype(np.int64)
+        parts.append(self._add(lines, ordinals, self._connections.of(lines))[1])
         return slice(0, len(self._op_seq)), _joined(parts)
 
     # what is dropped -------------------------------------------------------------------------------------------------
@@ -437,7 +435,7 @@ class LogWindow:
             column.keep(order)
 
     def _add(
-        self, lines: Lines, ordinals: npt.NDArray[np.int32], connections: Connections
+        self, lines: Lines, ordinals: npt.NDArray[np.int32], connections: npt.NDArray[np.int32]
     ) -> tuple[slice, Operations]:
         lengths = lines.lengths
         if lines.ack_sets is not None and self.ack_sets_from_seq is None:
@@ -465,9 +463,7 @@ class LogWindow:
             ordinals = ordinals[keep]
         start = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=start[1:])
-        added = Operations(
-            lines.code, connections.of(lines), lines.seq, lines.t_us, lines.value, start, ordinals
-        )
+        added = Operations(lines.code, connections, lines.seq, lines.t_us, lines.value, start, ordinals)
         before = len(self._op_seq)
         self._append(added)
         return slice(before, len(self._op_seq)), added

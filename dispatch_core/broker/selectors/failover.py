@@ -13,9 +13,9 @@ Source: AbstractDispatcherSingleActiveConsumer.pickAndScheduleActiveConsumer; #1
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from dispatch_core.broker import hashing
@@ -87,13 +87,24 @@ def first_equal(order: Sequence[int], consumer: int, same: Same) -> int | None:
 
 
 def _ring_index(consumers: Sequence[Candidate], topic: str) -> int:
-    points: dict[int, int] = {}
-    for index, candidate in enumerate(consumers):
-        for j in range(RING_POINTS):
-            # No separator between name and j: c1 + "10" and c11 + "0" are one point.
-            point = hashing.h31(hashing.utf8(f"{candidate.name}{j}"))
-            if point not in points or wins_point(index, points[point]):
-                points[point] = index
-    ring = sorted(points)
-    at = bisect_left(ring, hashing.h31(hashing.utf8(topic)))
-    return points[ring[at if at < len(ring) else 0]]
+    nearest = 0
+    way = _way_to_point(consumers[0].name, topic)
+    for index, candidate in enumerate(consumers[1:], start=1):
+        other = _way_to_point(candidate.name, topic)
+        if other < way or (other == way and wins_point(index, nearest)):
+            nearest, way = index, other
+    return nearest
+
+
+@lru_cache(maxsize=1 << 16)
+def _way_to_point(name: str, topic: str) -> int:
+    """Return how far along the ring the next point of a consumer is from that of the topic, 0 = the same point.
+
+    It is kept because each of many consumers that join chooses among all of them.
+    """
+    start = hashing.h31(hashing.utf8(topic))
+    # No separator between name and number: c1 + "10" and c11 + "0" are one point.
+    return min(
+        (hashing.h31(hashing.utf8(f"{name}{number}")) - start) % hashing.H31_SIZE
+        for number in range(RING_POINTS)
+    )

@@ -1,0 +1,59 @@
+"""The cost of extreme inputs grows with their lines, not with the square of them."""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import io
+import pstats
+import time
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.cli.main import main
+from dispatch_core.recording.reader import KEPT_REFUSED, find_recordings, read_recording
+from tests.extreme.cases import write
+
+#: Four times the lines may cost eight times as much: a square would cost sixteen times.
+_GROWTH = 8
+
+
+def _audit(path: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        main(["audit", str(path)])
+
+
+def _calls(path: Path) -> int:
+    """Return how many calls of Python an audit makes."""
+    with cProfile.Profile() as profile:
+        _audit(path)
+    total: int = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+    return total
+
+
+@pytest.mark.parametrize(("name", "count"), [("incarnations", 15), ("subs", 15), ("cumulative", 200)])
+def test_calls_grow_with_the_lines(tmp_path: Path, name: str, count: int) -> None:
+    small, large = write(name, count, tmp_path), write(name, 4 * count, tmp_path)
+    _audit(small)  # imports, and loads what is compiled
+    assert _calls(large) < _GROWTH * _calls(small)
+
+
+@pytest.mark.parametrize("name", ["nackall", "twoholders"])
+def test_compiled_loops_grow_with_the_lines(tmp_path: Path, name: str) -> None:
+    small, large = write(name, 10_000, tmp_path), write(name, 40_000, tmp_path)
+    _audit(small)
+    taken_s = []
+    for path in (small, large):
+        started_s = time.process_time()
+        _audit(path)
+        taken_s.append(time.process_time() - started_s)
+    assert taken_s[1] < _GROWTH * taken_s[0]
+
+
+def test_the_first_refused_lines_are_held_and_all_are_counted(tmp_path: Path) -> None:
+    (source,) = find_recordings([str(write("garbage", 5_000, tmp_path))])
+    recording = read_recording(source)
+    # The message log's header is the one line that can be read.
+    assert (recording.refused, recording.quarantine.num_rows) == (5_000, KEPT_REFUSED)
+    assert recording.quarantine["source_line"].to_pylist() == list(range(1, KEPT_REFUSED + 1))
