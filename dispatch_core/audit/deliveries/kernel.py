@@ -334,15 +334,20 @@ def _later(deliveries: Array, last: int, entry: int, consumer: int, before: int)
 
 
 @compiled
-def _first_later(deliveries: Array, last: int, entry: int, consumer: int) -> int:
-    """Return the first delivery to ``consumer`` of an entry of the key that is later than ``entry``; -1 = none."""
+def _first_later(deliveries: Array, last: int, entry: int, consumer: int, since: int) -> int:
+    """Return the first delivery to ``consumer`` of an entry of the key that is later than ``entry``, by an operation
+    from ``since`` on; -1 = none.
+    """
     found = -1
     at = last
-    while at >= 0:
+    while at >= 0 and deliveries[at, OPERATION] >= since:
         if deliveries[at, ENTRY] > entry and deliveries[at, CONSUMER] == consumer:
             found = at
         at = deliveries[at, BEFORE_OF_KEY]
     return found
+
+
+@compiled
 def _follow_in_key(deliveries: Array, delivery: int, before: int) -> None:
     """Put a delivery behind ``before``, the last one of its key, and set its jump.
 
@@ -539,11 +544,10 @@ def take(
                             later = _later(deliveries, last, entry, consumer, excuse)
                         if later < 0:
                             wrong = _later(deliveries, last, entry, consumer, op + 1)
-                            requested = (
-                                excuse >= 0 and 5 <= window_code[excuse] <= 6
-                            )  # REDELIVER, REDELIVER_ALL
-                            if requested and not is_first:
-                                later = _first_later(deliveries, last, entry, consumer)
+                            # by REDELIVER or REDELIVER_ALL
+                            requested = excuse >= 0 and 5 <= window_code[excuse] <= 6
+                            if wrong >= 0 and requested and not is_first:
+                                later = _first_later(deliveries, last, entry, consumer, excuse)
                                 sent_us = window_t_us[deliveries[later, OPERATION]]
                                 if sent_us - window_t_us[excuse] < REQUEST_RACE_US:
                                     wrong, racing = later, excuse
