@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.recording import rows as rules
 from dispatch_core.recording.ahead import in_order, usable_threads
@@ -35,6 +36,7 @@ from dispatch_core.recording.files import (
 )
 from dispatch_core.recording.identity import HeaderError
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs, mismatches
+from dispatch_core.recording.lost_rows import Refused, with_lost_ends
 from dispatch_core.recording.parquet import read_parquet
 from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed, loaded
 from dispatch_core.recording.row_judge import Batch, FileCounts, RowJudge
@@ -338,7 +340,8 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     messages = pa.Table.from_batches(batches["messages"], schema=MESSAGES)
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
-    logs = dispatcher_logs(messages, events, source.name)
+    refused = Refused.of(quarantine, pc.unique(events["source_file"]).to_pylist())
+    logs = with_lost_ends(dispatcher_logs(messages, events, source.name), refused)
     warnings = (*mismatches(messages, logs), *_unknown_fields(counts))
     return Recording(source.name, source.folder, logs, quarantine, counts, warnings)
 

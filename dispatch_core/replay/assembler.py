@@ -303,6 +303,7 @@ class Replay:
             gap=gap,
             behind_us=self._audit.clocks.behind_us,
             stepped_back_us=self._audit.stepped_back_us,
+            known_until_us=self._last_line[1] if self._head.end_lost else None,
         )
 
     def _note_last_sent(self) -> None:

@@ -24,11 +24,13 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import display_names, shown
 from dispatch_core.audit.waits.findings import End
+from dispatch_core.audit.waits.sentences import ROWS_LOST
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS
 from dispatch_core.times import clock
 
 Ints = npt.NDArray[np.int64]
 
+_DOUBTS: Final = {"log_gap": "; but lines of the log are missing", "rows_lost": ROWS_LOST}
 _NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -41,7 +43,22 @@ def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[F
     entries = np.flatnonzero(open_)
     if not len(entries):
         return []
-    return _findings(scan, window, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
+    limit_us = 1000 * limits.ack_hole_ms
+    lost = np.array([end.only_by_lost_rows(end.as_of_us - us, limit_us) for us in above_us[entries].tolist()])
+    return [
+        finding
+        for members, rows_lost in ((entries[~lost], False), (entries[lost], True))
+        for finding in _findings(
+            scan,
+            window,
+            members,
+            above_us,
+            end.as_of_us,
+            end.seq,
+            ended=False,
+            doubt="log_gap" if end.gap else "rows_lost" if rows_lost else None,
+        )
+    ]
 
 
 def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
@@ -57,7 +74,8 @@ def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *
     for op in np.unique(ops[late]).tolist():
         entries = np.flatnonzero(late & (ops == op))
         until = int(window.op_t_us[op]), int(window.op_seq[op])
-        found += _findings(scan, window, entries, above_us, *until, ended=True, gap=gap)
+        doubt = "log_gap" if gap else None
+        found += _findings(scan, window, entries, above_us, *until, ended=True, doubt=doubt)
     return found
 
 
@@ -82,9 +100,9 @@ def _findings(
     until_seq: int,
     *,
     ended: bool,
-    gap: bool,
+    doubt: str | None,
 ) -> list[Finding]:
-    """Make one finding per consumer and key."""
+    """Make one finding per consumer and key; ``doubt``: the reason why they are uncertain."""
     names = display_names(window.consumers)
     last = scan.last_delivery[entries]
     groups: dict[tuple[int, int], list[int]] = {}
@@ -122,13 +140,13 @@ def _findings(
                 seqs=sorted(seqs),
                 t_us=until_us,
                 cause=None,
-                reason="log_gap" if gap else None,
-                uncertain=gap,
+                reason=doubt,
+                uncertain=doubt is not None,
                 explanation=(
                     f"{positions_listed(positions, len(members))}{of_key}, sent to {names[holder]} at "
                     f"{window.when(sent_op)}, {state}: the mark-delete position "
                     f"{'stayed' if ended else 'stays'} before {positions[0]}"
-                    + ("; but lines of the log are missing" if gap else "")
+                    + ("" if doubt is None else _DOUBTS[doubt])
                 ),
                 place=1,
             )

@@ -25,6 +25,9 @@ BY_CLOCK: Final = (
 )
 CLOCK_STEPPED: Final = "; but the log's clock went back elsewhere by as much, and may have gone forward here"
 
+#: What may explain work that still waits at the end of a log.
+ROWS_LOST: Final = "; but rows of the log behind its last line could not be read, and may explain it"
+
 
 class Words:
     """Write sentences about waits; ``names``: of the consumers, by number."""
