@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, LOG_GAP, ROWS_LOST, Finding
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
@@ -24,13 +24,11 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import display_names, shown
 from dispatch_core.audit.waits.findings import End
-from dispatch_core.audit.waits.sentences import ROWS_LOST
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS
 from dispatch_core.times import clock
 
 Ints = npt.NDArray[np.int64]
 
-_DOUBTS: Final = {"log_gap": "; but lines of the log are missing", "rows_lost": ROWS_LOST}
 _NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -43,22 +41,43 @@ def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[F
     entries = np.flatnonzero(open_)
     if not len(entries):
         return []
-    limit_us = 1000 * limits.ack_hole_ms
-    lost = np.array([end.only_by_lost_rows(end.as_of_us - us, limit_us) for us in above_us[entries].tolist()])
+    doubts = _doubts(scan, window, entries, above_us, limits, end)
     return [
         finding
-        for members, rows_lost in ((entries[~lost], False), (entries[lost], True))
+        for doubt in dict.fromkeys(doubts)
         for finding in _findings(
             scan,
             window,
-            members,
+            entries[[doubt == of_entry for of_entry in doubts]],
             above_us,
             end.as_of_us,
             end.seq,
             ended=False,
-            doubt="log_gap" if end.gap else "rows_lost" if rows_lost else None,
+            doubt=doubt,
         )
     ]
+
+
+def _doubts(
+    scan: Scan, window: LogWindow, entries: npt.NDArray[np.intp], above_us: Ints, limits: Limits, end: End
+) -> list[str | None]:
+    """Return for each hole the reason why something that the log does not show may have acknowledged the entry.
+
+    Before a checkpoint: the acknowledgement of an entry that the checkpoint calls pending may have been on its way, and of a
+    batch a part may have been acknowledged.
+    """
+    found: list[str | None] = []
+    of_batches = window.num_messages[entries] > 1 if window.ack_sets_from_seq is not None else entries < 0
+    ops = scan.deliveries[scan.last_delivery[entries], at.OPERATION]
+    waited_us = end.as_of_us - above_us[entries]
+    for op, of_batch, us in zip(ops.tolist(), of_batches.tolist(), waited_us.tolist(), strict=True):
+        doubt = end.doubt
+        if doubt == BEFORE_CHECKPOINT and not (of_batch or window.is_of_checkpoint(op)):
+            doubt = None
+        if doubt is None and end.only_by_lost_rows(us, 1000 * limits.ack_hole_ms):
+            doubt = ROWS_LOST
+        found.append(doubt)
+    return found
 
 
 def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
@@ -74,7 +93,7 @@ def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *
     for op in np.unique(ops[late]).tolist():
         entries = np.flatnonzero(late & (ops == op))
         until = int(window.op_t_us[op]), int(window.op_seq[op])
-        doubt = "log_gap" if gap else None
+        doubt = LOG_GAP if gap else None
         found += _findings(scan, window, entries, above_us, *until, ended=True, doubt=doubt)
     return found
 
@@ -146,7 +165,7 @@ def _findings(
                     f"{positions_listed(positions, len(members))}{of_key}, sent to {names[holder]} at "
                     f"{window.when(sent_op)}, {state}: the mark-delete position "
                     f"{'stayed' if ended else 'stays'} before {positions[0]}"
-                    + ("" if doubt is None else _DOUBTS[doubt])
+                    + ("" if doubt is None else DOUBTS[doubt])
                 ),
                 place=1,
             )

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dispatch_core.audit.catalogue import CRITICAL, KINDS
-from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, ROWS_LOST, Finding
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, ROWS_LOST, Words
+from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, Words
 from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
 
 #: Kind of finding by reason.
@@ -51,7 +51,8 @@ class End:
         closed: no lines follow; an entry that was never sent by then never will be. Otherwise what waits for less than
             the limits is not finished, and no finding.
         last_sent_us: time of the last delivery by consumer, -1 = to any.
-        gap: lines of the log are missing.
+        doubt: the reason why something that the log does not show may explain what waits (``AuditFold.doubt``); ``None`` =
+            there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
         stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
         known_until_us: time of the last line, if rows behind it were lost (``recording.lost_rows``). What waits is certain
@@ -62,7 +63,7 @@ class End:
     as_of_us: int
     closed: bool
     last_sent_us: Mapping[int, int] = field(default_factory=dict)
-    gap: bool = False
+    doubt: str | None = None
     behind_us: Mapping[int, int] = field(default_factory=dict)
     stepped_back_us: int = 0
     known_until_us: int | None = None
@@ -134,7 +135,7 @@ def never_delivered(
             left -= unsent
             rest = (unsent - count, wait.never_keys - len(set(wait.keys))) if key == last else (0, 0)
             lost = end.only_by_lost_rows(waited_us, 1000 * limits.never_delivered_ms)
-            uncertain = wait.uncertain or waited_us < GRACE_US or end.gap or lost
+            uncertain = wait.uncertain or waited_us < GRACE_US or end.doubt is not None or lost
             found.append(
                 Finding(
                     kind="never_delivered",
@@ -150,9 +151,9 @@ def never_delivered(
                     reason=(wait.doubt or _why_uncertain(waited_us, end, lost)) if uncertain else None,
                     uncertain=uncertain,
                     explanation=words.never_delivered(
-                        key, positions, count, rest, wait, end.as_of_us, end.gap
+                        key, positions, count, rest, wait, end.as_of_us, end.doubt
                     )
-                    + (ROWS_LOST if lost else ""),
+                    + (DOUBTS[ROWS_LOST] if lost else ""),
                     place=0,
                     unsent=unsent,
                 )
@@ -204,10 +205,10 @@ def _gone_on(waits: list[SampledWait], reported: Set[str]) -> list[SampledWait]:
 
 
 def _why_uncertain(waited_us: int, end: End, lost: bool) -> str:
-    if end.gap:
-        return "log_gap"
+    if end.doubt is not None:
+        return end.doubt
     if lost:
-        return "rows_lost"
+        return ROWS_LOST
     return "stored_at_the_end" if waited_us < GRACE_US else "undecided"
 
 
@@ -333,10 +334,14 @@ def _finding(
         t_us=_until_us(ended, end),
         cause=None,
         reason=reason,
-        uncertain=end.gap or by_clock or lost or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
+        uncertain=end.doubt is not None
+        or by_clock
+        or lost
+        or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
         explanation=words.stuck(kind, reason, waits, longest, from_us, _until_us(ended, end), phantom)
         + ((CLOCK_STEPPED if end.stepped_back_us else BY_CLOCK) if by_clock else "")
-        + (ROWS_LOST if lost else ""),
+        + (DOUBTS[ROWS_LOST] if lost else "")
+        + (DOUBTS[BEFORE_CHECKPOINT] if end.doubt == BEFORE_CHECKPOINT else ""),
         place=1,
     )
 
@@ -416,7 +421,7 @@ def _needless(waits: Sequence[SampledWait], words: Words, limits: Limits, end: E
                 t_us=_until_us(ended, end),
                 cause=None,
                 reason=reason,
-                uncertain=end.gap or 2 * sum(wait.uncertain for wait in members) > len(members),
+                uncertain=end.doubt is not None or 2 * sum(wait.uncertain for wait in members) > len(members),
                 explanation=words.needless(reason, waiting, needless_us, len(hashes)),
                 place=2,
             )
