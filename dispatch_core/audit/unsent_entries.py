@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, ints, marked
+from dispatch_core.arrays.columns import Ints, Mask, ints, marked
 from dispatch_core.arrays.positions import ascending, distinct, locate
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.recording.checkpoint import Checkpoint, upto
 from dispatch_core.recording.log import DispatcherLog
 
 _NONE = np.empty(0, np.int64)
@@ -63,6 +65,11 @@ class UnsentEntries:
         self._published_us = _NONE
         self._first: tuple[int, int] | None = None  # the lowest position that was sent
         self._behind = 0
+        self._begin: Checkpoint | None = None
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Take the checkpoint that the first log begins with: what it names as acknowledged or pending was sent before."""
+        self._begin = checkpoint
 
     def stored(self, ledger: Ints, entry: Ints, published_us: Ints) -> None:
         """Take stored entries; those that were sent before are not to be among them."""
@@ -109,11 +116,25 @@ class UnsentEntries:
         ledger, entry = begin
         behind = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry >= entry))
         behind &= self._published_us <= unfinished.since_us
+        behind &= ~self._sent_before()
         if unfinished.beyond is not None:
             ledger, entry = unfinished.beyond
             behind &= (self._ledger < ledger) | ((self._ledger == ledger) & (self._entry < entry))
         unsent = int(np.count_nonzero(behind)) + (0 if unfinished.backlog else self._behind)
         return max(0, unsent - unfinished.waiting)
+
+    def _sent_before(self) -> Mask:
+        """Mask the entries that the checkpoint names as acknowledged or pending."""
+        before = np.zeros(len(self._ledger), np.bool_)
+        if self._begin is None:
+            return before
+        if self._begin.mark_delete is not None:
+            before[: upto(self._ledger, self._entry, self._begin.mark_delete)] = True
+        for positions, sent in ((self._begin.not_yet_acked, False), (self._begin.named, True)):
+            named = np.array(positions, np.int64).reshape(-1, 2)
+            at = locate(self._ledger, self._entry, named[:, 0], named[:, 1])
+            before[at[at >= 0]] = sent
+        return before
 
 
 def unsent_of(
@@ -121,6 +142,9 @@ def unsent_of(
 ) -> int:
     """Count the entries that neither a log nor an ``earlier`` incarnation has sent, without ``unfinished`` ones."""
     unsent = UnsentEntries()
+    begin = CheckpointState.of((*earlier, log)[0].events)
+    if begin is not None:
+        unsent.begin(begin.checkpoint)
     unsent.stored(*positions_of(log.messages), published_us(log.messages))
     for incarnation in (*earlier, log):
         unsent.sent(*positions_sent(incarnation.events))

@@ -43,7 +43,7 @@ def log_until(log: DispatcherLog, until_us: int) -> DispatcherLog:
         ledgers, entries = ints(log.messages["ledger_id"]), ints(log.messages["entry_id"])
         late &= (ledgers > ledger) | ((ledgers == ledger) & (entries > entry))
     messages = log.messages.filter(pa.array(~late)) if late.any() else log.messages
-    return replace(log, events=events, messages=messages)
+    return replace(log, events=events, messages=messages, end_lost=log.end_lost and not len(later))
 
 
 def connected_at_end(events: pa.Table) -> int:

@@ -34,7 +34,7 @@ class DispatcherLog:
     position; ``events`` (schema ``EVENTS``) are this incarnation's, sorted by ``seq``, without the header
     row. Equal rows count once, the first one read; ``repeats`` says which were left out (those of messages in the first
     incarnation's log). Other rows that share a position or a ``seq`` are all kept, in the order in which they were read;
-    the audit reports them.
+    the audit reports them. ``end_lost``: rows behind the last line could not be read (``lost_rows``).
     """
 
     recording: str
@@ -47,6 +47,7 @@ class DispatcherLog:
     messages: pa.Table = field(repr=False)
     events: pa.Table = field(repr=False)
     repeats: tuple[Repeat, ...] = field(default=(), repr=False)
+    end_lost: bool = False
 
     @property
     def start_t_us(self) -> int | None:

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.recording import rows as rules
 from dispatch_core.recording.ahead import in_order, usable_threads
@@ -35,6 +36,7 @@ from dispatch_core.recording.files import (
 )
 from dispatch_core.recording.identity import HeaderError
 from dispatch_core.recording.log import DispatcherLog, DispatcherLogs, mismatches
+from dispatch_core.recording.lost_rows import Refused, with_lost_ends
 from dispatch_core.recording.parquet import read_parquet
 from dispatch_core.recording.parse import RAW_EVENTS, RAW_MESSAGES, BlockParser, Parsed, loaded
 from dispatch_core.recording.row_judge import Batch, FileCounts, RowJudge
@@ -338,22 +340,23 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     """Read all files of a recording. Rows carry ``<recording>/<file>`` as ``source_file``."""
     batches: dict[str, list[pa.RecordBatch]] = {"messages": [], "events": [], "quarantine": []}
     counts = FileCounts()
-    refused = 0
+    kept_refused = 0
     for file in (*source.messages, *source.events):
         reading = read_file(file, name=f"{source.name}/{file.name}", limits=limits)
         for batch in reading:
             rows = batch.rows
             if batch.table == "quarantine":
-                if refused == KEPT_REFUSED:
+                if kept_refused == KEPT_REFUSED:
                     continue
-                rows = rows.slice(0, KEPT_REFUSED - refused)
-                refused += rows.num_rows
+                rows = rows.slice(0, KEPT_REFUSED - kept_refused)
+                kept_refused += rows.num_rows
             batches[batch.table].append(rows)
         counts.add(reading.counts)
     messages = pa.Table.from_batches(batches["messages"], schema=MESSAGES)
     events = pa.Table.from_batches(batches["events"], schema=EVENTS)
     quarantine = pa.Table.from_batches(batches["quarantine"], schema=QUARANTINE)
-    logs = DispatcherLogs(messages, events, source.name)
+    refused = Refused.of(quarantine, pc.unique(events["source_file"]).to_pylist())
+    logs = with_lost_ends(DispatcherLogs(messages, events, source.name), refused)
     batches.clear()
     pa.default_memory_pool().release_unused()  # what parsing took, often more than the rows take
     warnings = (*mismatches(messages, logs), *_unknown_fields(counts))

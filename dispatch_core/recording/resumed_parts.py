@@ -44,12 +44,15 @@ def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
     if not rows:
         return [log]
     ends = [*rows, log.events.num_rows]
-    parts = [replace(log, events=log.events.slice(0, rows[0]))]
+    parts = [replace(log, events=log.events.slice(0, rows[0]), end_lost=False)]
     for first, end in zip(rows, ends[1:], strict=True):
         line = _with_names(log.events.slice(0, first), log.events.slice(first, 1))
         parts.append(
             replace(
-                log, events=pa.concat_tables([line, log.events.slice(first + 1, end - first - 1)]), repeats=()
+                log,
+                events=pa.concat_tables([line, log.events.slice(first + 1, end - first - 1)]),
+                repeats=(),
+                end_lost=log.end_lost and end == ends[-1],
             )
         )
     return parts

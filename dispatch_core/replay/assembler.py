@@ -121,6 +121,7 @@ class Replay:
         self._limits, self._closed, self._to_last_line, self._ended = limits, closed, to_last_line, ended
         self._unfinished = NOTHING_UNFINISHED
         self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
+        self._is_first = after is None and not earlier
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
@@ -155,6 +156,9 @@ class Replay:
         self._unsent.stored(*positions_of(messages), published_us(messages))
         audit = self._audit.feed(messages, events)
         self._count(events)
+        checkpoint_state = self._audit.window.checkpoint_state
+        if self._is_first and self._audit.begins and checkpoint_state is not None:
+            self._unsent.begin(checkpoint_state.checkpoint)
         deliveries = audit.deliveries
         self._unsent.sent(*positions_of(deliveries))
         judged = self._judge.take(self._audit, LogLines(messages, events, ahead), deliveries)
@@ -298,15 +302,15 @@ class Replay:
             for consumer, t_us in zip(consumers, self._last_sent_us, strict=False)
             if t_us >= 0
         }
-        gap = self._audit.in_doubt
         return End(
             self._last_line[0],
             self._as_of_us(),
             self._closed,
             last_sent_us=last_sent_us,
-            gap=gap,
+            doubt=self._audit.doubt,
             behind_us=self._audit.clocks.behind_us,
             stepped_back_us=self._audit.stepped_back_us,
+            known_until_us=self._last_line[1] if self._head.end_lost else None,
         )
 
     def _note_last_sent(self) -> None:

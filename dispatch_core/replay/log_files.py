@@ -67,6 +67,7 @@ def replay_files(
 
     Args:
         dispatcher: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
+            ``end_lost``: rows behind the last line could not be read.
         interval_start: a row belongs to the interval of the event that proves it.
         interval_end: lines from then on are not used; what waits is judged as of then.
         limits: how long, or how much, is too much.
@@ -84,6 +85,8 @@ def replay_files(
         dispatcher["message_files"],
     )
     logs = _logs(files, interval_end, overrides)
+    if dispatcher.get("end_lost"):
+        logs = _with_lost_end(logs)
     asked = _Asked(interval_start, limits, logs, to_last_line=to_last_line, complete=complete)
     stored = asked.stored_entries()
     states: list[pa.Table] = []
@@ -430,6 +433,12 @@ def _parts(
     )
     parts = parts_of(overrides.of(whole))
     return [replace(part, events=kept(part.events, ~marked(part.events["kind"], "gap"))) for part in parts]
+
+
+def _with_lost_end(logs: list[_Log]) -> list[_Log]:
+    """Return logs, of which the last has lost its end."""
+    *before, part = logs[-1].parts
+    return [*logs[:-1], replace(logs[-1], parts=[*before, replace(part, end_lost=True)])]
 
 
 def _first_unread(rare: pa.Table, first_seq: int) -> Position | None:

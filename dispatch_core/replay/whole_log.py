@@ -98,7 +98,7 @@ def audit_whole(
     if as_of_us is not None:
         until = pc.less_equal(log.events["t_us"], as_of_us)
         goes_on = not pc.all(until, min_count=0).as_py()
-        log = replace(log, events=log.events.filter(until))
+        log = replace(log, events=log.events.filter(until), end_lost=log.end_lost and not goes_on)
     start, end = _span(log.events)
     if as_of_us is not None and goes_on:
         end = _moment(as_of_us + 1)

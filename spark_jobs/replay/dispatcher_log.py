@@ -5,6 +5,7 @@ Knows files and Arrow, not Spark.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ def load_logs(dispatcher: dict[str, Any]) -> list[DispatcherLog]:
     events = _rows(dispatcher["event_files"], schema.EVENTS, of_dispatcher)
     messages = _rows(dispatcher["message_files"], schema.MESSAGES, of_topic)
     logs = dispatcher_logs(messages, _one_header_each(events))
+    if dispatcher.get("end_lost") and logs:
+        logs[-1] = replace(logs[-1], end_lost=True)
     for log in logs:
         _check_places(log.events, ("seq",), "seq {0}")
         _check_places(log.messages, ("ledger_id", "entry_id"), "position {0}:{1}")

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_GROUPS: Final = 1000
-_PLAN_VERSION: Final = 3
+_PLAN_VERSION: Final = 4
 _PLANNED: Final = pa.schema([pa.field("group", pa.int32()), *DISPATCHERS])
 #: A folder that nobody has touched for so long belongs to a run that was given up.
 _OLD_S: Final = 2 * 86_400.0

@@ -31,6 +31,7 @@ from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay import as_of
 from spark_jobs.replay.as_of import AsOf
 from spark_jobs.replay.dispatcher_files import dispatchers
+from spark_jobs.replay.lost_ends import END_LOST, with_lost_ends
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
@@ -41,8 +42,8 @@ from spark_jobs.warehouse.run_ledger import Ledger
 #: A task replays at least so many events of small dispatchers.
 EVENTS_PER_TASK = 200_000
 
-#: One row per dispatcher: its identity, the data files that hold its events and its topic's messages, and the moment as of
-#: which it is judged.
+#: One row per dispatcher: its identity, the data files that hold its events and its topic's messages, the moment as of
+#: which it is judged, and whether rows behind its last line could not be read.
 DISPATCHERS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in schema.DISPATCHER_KEY),
@@ -50,6 +51,7 @@ DISPATCHERS = pa.schema(
         pa.field("event_files", pa.list_(pa.string())),
         pa.field("message_files", pa.list_(pa.string())),
         *as_of.COLUMNS,
+        END_LOST,
     ]
 )
 
@@ -119,7 +121,13 @@ def what_to_replay(
     ledger = Ledger(warehouse)  # before any file is looked at
     history = ledger.history_of(span)
     moment = asked.columns(goes_on=ledger.goes_on(span), end_us=span.end_us)
-    found = [dispatcher | moment for dispatcher in dispatchers(spark, warehouse, span)]
+    lost = with_lost_ends(warehouse, span)
+    found = [
+        dispatcher
+        | moment
+        | {END_LOST.name: tuple(dispatcher[name] for name in schema.DISPATCHER_KEY) in lost}
+        for dispatcher in dispatchers(spark, warehouse, span)
+    ]
     if not found:
         raise ReplayError(
             f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "

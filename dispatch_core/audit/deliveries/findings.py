@@ -49,6 +49,10 @@ ACK_RACE_US: Final = 20_000
 
 #: Why a finding that rests on a checkpoint is uncertain.
 BEFORE_CHECKPOINT: Final = "before_checkpoint"
+#: Lines of the log are missing.
+LOG_GAP: Final = "log_gap"
+#: Rows of the log behind its last line could not be read (``recording.lost_rows``).
+ROWS_LOST: Final = "rows_lost"
 ACK_RACING: Final = "ack_racing"
 #: Likewise of a redelivery request and a delivery that follows it (``kernel.REQUEST_RACE_US``).
 REQUEST_RACING: Final = "request_racing"
@@ -57,8 +61,10 @@ CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
 MAY_HAVE_MOVED: Final = (
     "; but a seek or a reset of the cursor may explain it, of which this log would have no line"
 )
-_DOUBTS: Final = {
+DOUBTS: Final = {
     BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
+    LOG_GAP: "; but lines of the log are missing",
+    ROWS_LOST: "; but rows of the log behind its last line could not be read, and may explain it",
     ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
 }
 
@@ -486,14 +492,14 @@ class Findings:
             # whether something was sent for the first time cannot be said behind any gap
             uncertain = self._gaps.before(seq) if first else self._gaps.between(min([*seqs, seq]), seq)
             if uncertain:
-                reason = reason or "log_gap"
+                reason = reason or LOG_GAP
                 text += "; but lines of the log are missing in between"
         if not uncertain and window.checkpoint_state is not None:
             doubt = self._doubt(kind, sent, others, cause)
             uncertain = doubt is not None
             if doubt is not None:
                 reason = reason or doubt
-                text += _DOUBTS[doubt]
+                text += DOUBTS[doubt]
         named = [sent, *(self._sent[other] for other in others)]
         return Finding(
             kind=kind,

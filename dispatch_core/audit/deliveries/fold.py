@@ -30,7 +30,7 @@ from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
-from dispatch_core.audit.deliveries.findings import Findings
+from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, LOG_GAP, Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
 from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine, LogFinding
@@ -204,17 +204,19 @@ class AuditFold:
         return bool(self._gaps)
 
     @property
-    def in_doubt(self) -> bool:
-        """True if lines are missing: a gap, lines before a checkpoint, or the line that adds a consumer of some delivery.
+    def doubt(self) -> str | None:
+        """The reason why what waits at the end may wait for a cause that the log does not show; ``None`` = there is none.
 
-        Before the checkpoint of a new dispatcher there are none.
+        ``log_gap``: lines are missing, or the line that adds a consumer of some delivery. ``before_checkpoint``: the log
+        begins with the checkpoint of a dispatcher at work.
         """
-        checkpoint_state = self.window.checkpoint_state
-        if checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher:
-            return True
         numbers = [consumer.number for consumer in self.window.consumers]
         never_added = [at for at, number in enumerate(numbers) if number in self._connected.never_added]
-        return self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], never_added).any())
+        if self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], never_added).any()):
+            return LOG_GAP
+        checkpoint_state = self.window.checkpoint_state
+        at_work = checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher
+        return BEFORE_CHECKPOINT if at_work else None
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, LOG_GAP, ROWS_LOST, Finding
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
@@ -41,7 +41,43 @@ def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[F
     entries = np.flatnonzero(open_)
     if not len(entries):
         return []
-    return _findings(scan, window, entries, above_us, end.as_of_us, end.seq, ended=False, gap=end.gap)
+    doubts = _doubts(scan, window, entries, above_us, limits, end)
+    return [
+        finding
+        for doubt in dict.fromkeys(doubts)
+        for finding in _findings(
+            scan,
+            window,
+            entries[[doubt == of_entry for of_entry in doubts]],
+            above_us,
+            end.as_of_us,
+            end.seq,
+            ended=False,
+            doubt=doubt,
+        )
+    ]
+
+
+def _doubts(
+    scan: Scan, window: LogWindow, entries: npt.NDArray[np.intp], above_us: Ints, limits: Limits, end: End
+) -> list[str | None]:
+    """Return for each hole the reason why something that the log does not show may have acknowledged the entry.
+
+    Before a checkpoint: the acknowledgement of an entry that the checkpoint calls pending may have been on its way, and of a
+    batch a part may have been acknowledged.
+    """
+    found: list[str | None] = []
+    of_batches = window.num_messages[entries] > 1 if window.ack_sets_from_seq is not None else entries < 0
+    ops = scan.deliveries[scan.last_delivery[entries], at.OPERATION]
+    waited_us = end.as_of_us - above_us[entries]
+    for op, of_batch, us in zip(ops.tolist(), of_batches.tolist(), waited_us.tolist(), strict=True):
+        doubt = end.doubt
+        if doubt == BEFORE_CHECKPOINT and not (of_batch or window.is_of_checkpoint(op)):
+            doubt = None
+        if doubt is None and end.only_by_lost_rows(us, 1000 * limits.ack_hole_ms):
+            doubt = ROWS_LOST
+        found.append(doubt)
+    return found
 
 
 def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
@@ -57,7 +93,8 @@ def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *
     for op in np.unique(ops[late]).tolist():
         entries = np.flatnonzero(late & (ops == op))
         until = int(window.op_t_us[op]), int(window.op_seq[op])
-        found += _findings(scan, window, entries, above_us, *until, ended=True, gap=gap)
+        doubt = LOG_GAP if gap else None
+        found += _findings(scan, window, entries, above_us, *until, ended=True, doubt=doubt)
     return found
 
 
@@ -82,9 +119,9 @@ def _findings(
     until_seq: int,
     *,
     ended: bool,
-    gap: bool,
+    doubt: str | None,
 ) -> list[Finding]:
-    """Make one finding per consumer and key."""
+    """Make one finding per consumer and key; ``doubt``: the reason why they are uncertain."""
     names = display_names(window.consumers)
     last = scan.last_delivery[entries]
     groups: dict[tuple[int, int], list[int]] = {}
@@ -122,13 +159,13 @@ def _findings(
                 seqs=sorted(seqs),
                 t_us=until_us,
                 cause=None,
-                reason="log_gap" if gap else None,
-                uncertain=gap,
+                reason=doubt,
+                uncertain=doubt is not None,
                 explanation=(
                     f"{positions_listed(positions, len(members))}{of_key}, sent to {names[holder]} at "
                     f"{window.when(sent_op)}, {state}: the mark-delete position "
                     f"{'stayed' if ended else 'stays'} before {positions[0]}"
-                    + ("; but lines of the log are missing" if gap else "")
+                    + ("" if doubt is None else DOUBTS[doubt])
                 ),
                 place=1,
             )

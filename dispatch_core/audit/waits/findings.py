@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dispatch_core.audit.catalogue import CRITICAL, KINDS
-from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, ROWS_LOST, Finding
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, Words
 from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
@@ -51,18 +51,28 @@ class End:
         closed: no lines follow; an entry that was never sent by then never will be. Otherwise what waits for less than
             the limits is not finished, and no finding.
         last_sent_us: time of the last delivery by consumer, -1 = to any.
-        gap: lines of the log are missing.
+        doubt: the reason why something that the log does not show may explain what waits (``AuditFold.doubt``); ``None`` =
+            there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
         stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
+        known_until_us: time of the last line, if rows behind it were lost (``recording.lost_rows``). What waits is certain
+            only if it was too long by then.
     """
 
     seq: int
     as_of_us: int
     closed: bool
     last_sent_us: Mapping[int, int] = field(default_factory=dict)
-    gap: bool = False
+    doubt: str | None = None
     behind_us: Mapping[int, int] = field(default_factory=dict)
     stepped_back_us: int = 0
+    known_until_us: int | None = None
+
+    def only_by_lost_rows(self, waited_us: int, limit_us: int) -> bool:
+        """Check whether what waits at the end need not wait: by the last line before lost rows it had not for too long."""
+        if self.known_until_us is None:
+            return False
+        return waited_us - (self.as_of_us - self.known_until_us) <= limit_us
 
 
 def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limits, end: End) -> list[Finding]:
@@ -124,7 +134,8 @@ def never_delivered(
             unsent = left if key == last else min(count, left)
             left -= unsent
             rest = (unsent - count, wait.never_keys - len(set(wait.keys))) if key == last else (0, 0)
-            uncertain = wait.uncertain or waited_us < GRACE_US or end.gap
+            lost = end.only_by_lost_rows(waited_us, 1000 * limits.never_delivered_ms)
+            uncertain = wait.uncertain or waited_us < GRACE_US or end.doubt is not None or lost
             found.append(
                 Finding(
                     kind="never_delivered",
@@ -137,11 +148,12 @@ def never_delivered(
                     seqs=_seqs(wait.from_seq, end.seq),
                     t_us=end.as_of_us,
                     cause=None,
-                    reason=(wait.doubt or _why_uncertain(waited_us, end)) if uncertain else None,
+                    reason=(wait.doubt or _why_uncertain(waited_us, end, lost)) if uncertain else None,
                     uncertain=uncertain,
                     explanation=words.never_delivered(
-                        key, positions, count, rest, wait, end.as_of_us, end.gap
-                    ),
+                        key, positions, count, rest, wait, end.as_of_us, end.doubt
+                    )
+                    + (DOUBTS[ROWS_LOST] if lost else ""),
                     place=0,
                     unsent=unsent,
                 )
@@ -192,9 +204,11 @@ def _gone_on(waits: list[SampledWait], reported: Set[str]) -> list[SampledWait]:
     return waits
 
 
-def _why_uncertain(waited_us: int, end: End) -> str:
-    if end.gap:
-        return "log_gap"
+def _why_uncertain(waited_us: int, end: End, lost: bool) -> str:
+    if end.doubt is not None:
+        return end.doubt
+    if lost:
+        return ROWS_LOST
     return "stored_at_the_end" if waited_us < GRACE_US else "undecided"
 
 
@@ -303,6 +317,7 @@ def _finding(
     severity = KINDS[kind].severity
     phantom = _is_phantom(longest)
     by_clock = not phantom and _only_by_clock(kind, waits, limits, end)
+    lost = not phantom and _only_by_lost_rows(kind, waits, limits, end)
     if phantom:
         severity = CRITICAL
     consumers = [number for number in (longest.waiting, longest.holder) if number is not None]
@@ -319,9 +334,14 @@ def _finding(
         t_us=_until_us(ended, end),
         cause=None,
         reason=reason,
-        uncertain=end.gap or by_clock or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
+        uncertain=end.doubt is not None
+        or by_clock
+        or lost
+        or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
         explanation=words.stuck(kind, reason, waits, longest, from_us, _until_us(ended, end), phantom)
-        + ((CLOCK_STEPPED if end.stepped_back_us else BY_CLOCK) if by_clock else ""),
+        + ((CLOCK_STEPPED if end.stepped_back_us else BY_CLOCK) if by_clock else "")
+        + (DOUBTS[ROWS_LOST] if lost else "")
+        + (DOUBTS[BEFORE_CHECKPOINT] if end.doubt == BEFORE_CHECKPOINT else ""),
         place=1,
     )
 
@@ -335,6 +355,18 @@ def _only_by_clock(kind: str, waits: Sequence[SampledWait], limits: Limits, end:
         wait for wait in waits if wait.waited_us > limit_us and (wait.published or end.stepped_back_us > 0)
     ]
     return bool(too_long) and all(_certain_us(wait, end) <= limit_us for wait in too_long)
+
+
+def _only_by_lost_rows(kind: str, waits: Sequence[SampledWait], limits: Limits, end: End) -> bool:
+    """Check whether no wait was too long by the last line before lost rows."""
+    if end.known_until_us is None:
+        return False
+    limit_us = 1000 * int(getattr(limits, f"{kind}_ms"))
+    return all(
+        wait.until_seq is None and end.only_by_lost_rows(wait.waited_us, limit_us)
+        for wait in waits
+        if wait.until_seq is None or wait.waited_us > limit_us
+    )
 
 
 def _certain_us(wait: SampledWait, end: End) -> int:
@@ -389,7 +421,7 @@ def _needless(waits: Sequence[SampledWait], words: Words, limits: Limits, end: E
                 t_us=_until_us(ended, end),
                 cause=None,
                 reason=reason,
-                uncertain=end.gap or 2 * sum(wait.uncertain for wait in members) > len(members),
+                uncertain=end.doubt is not None or 2 * sum(wait.uncertain for wait in members) > len(members),
                 explanation=words.needless(reason, waiting, needless_us, len(hashes)),
                 place=2,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dispatch_core.audit.deliveries.findings import DOUBTS
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, plural, positions_listed
 from dispatch_core.audit.sentences.names import ConsumerNames, shown
@@ -66,7 +67,7 @@ class Words:
         rest: tuple[int, int],
         wait: SampledWait,
         as_of_us: int,
-        gap: bool,
+        doubt: str | None,
     ) -> str:
         """Describe entries that were never delivered: ``count`` of a key, and ``rest``: (other entries, other keys)."""
         of_key = "" if key is None else f" (key {shown(key[0])})"
@@ -87,9 +88,7 @@ class Words:
             text += (
                 f"; so {plural(entries, 'was', 'were')} {entries:,} more of {keys:,} {other_keys}{of_hash}"
             )
-        return text + (
-            _DOUBTS[wait.doubt] if wait.doubt else "; but lines of the log are missing" if gap else ""
-        )
+        return text + (_DOUBTS[wait.doubt] if wait.doubt else DOUBTS[doubt] if doubt else "")
 
     def needless(self, reason: str, waiting: int | None, needless_us: int, hashes: int) -> str:
         """Describe work that was held back although no order needed it."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dispatch_core.arrays.columns import Ints
 from dispatch_core.audit.unsent_entries import Unfinished, UnsentEntries
+from dispatch_core.recording.checkpoint import Checkpoint
 
 Position = tuple[int, int]
 
@@ -72,3 +73,19 @@ def test_what_is_not_finished_is_not_counted(
     left = {p for p in stored if first is not None and p >= first} - set(sent)
     early = sum(10 * ledger + entry <= since_us for ledger, entry in left)
     assert unsent.count(unfinished=Unfinished(since_us, waiting)) == max(0, early - waiting)
+
+
+def test_what_the_first_checkpoint_names_was_sent_before() -> None:
+    entries = np.arange(10)
+    unsent = UnsentEntries()
+    unsent.begin(
+        Checkpoint(
+            mark_delete=(5, 3),
+            not_yet_acked=((5, 2),),
+            ack_holes=((5, 5),),
+            pending={1: ((5, 6), (5, 2)), 2: ((5, 40),)},
+        )
+    )
+    unsent.stored(np.full(10, 5), entries, entries)
+    unsent.sent(np.array([5, 5]), np.array([0, 9]))
+    assert unsent.count() == 3  # 5:4, 5:7 and 5:8

@@ -1,0 +1,101 @@
+"""Find the dispatchers of which rows behind the last line could not be read, by the table ``quarantine``.
+
+Refused rows are rare. Where there are none, this costs a look at that table; otherwise the names and places of the rows of
+those intervals are read, and the names of later ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dispatch_core.recording import schema
+from dispatch_core.recording.lost_rows import REST_OF_FILE, Refused
+from spark_jobs.intervals import Interval
+from spark_jobs.warehouse.delta_tables import all_files, files_until
+
+#: Column of a dispatcher's row: rows behind the last line of its log could not be read.
+END_LOST: Final = pa.field("end_lost", pa.bool_())
+_PLACE: Final = ["source_file", "source_line"]
+
+Dispatcher = tuple[str, ...]
+
+
+def with_lost_ends(warehouse: Path, span: Interval) -> set[Dispatcher]:
+    """Return the dispatchers that have lost rows behind the last line of their log up to this interval.
+
+    A refused row concerns the dispatchers of its file whose last line stands before it. A file of which no row could be read
+    concerns those of its folder.
+    """
+    quarantined: defaultdict[datetime, list[pa.Table]] = defaultdict(list)
+    for path, start in files_until(warehouse, "quarantine", span):
+        quarantined[start].append(pq.read_table(path, columns=_PLACE, partitioning=None))
+    lost: set[Dispatcher] = set()
+    if not quarantined:
+        return lost
+    events = files_until(warehouse, "consumer_events", span)
+    behind = sorted(set(all_files(warehouse, "consumer_events")) - {path for path, _start in events})
+    following = {(place.dispatcher, place.file): place.first for place in _places(behind)}
+    for start in sorted({start for _path, start in events} | quarantined.keys()):
+        if not lost and start not in quarantined:
+            continue
+        places = _places(path for path, of_interval in events if of_interval == start)
+        # a log that goes on in a later interval shows what is missing between as a hole
+        lost -= {place.dispatcher for place in places}
+        if start in quarantined:
+            refused = Refused.of(pa.concat_tables(quarantined[start]), {place.file for place in places})
+            ends = {
+                place.dispatcher: place
+                for place in sorted(places, key=lambda place: place.last_us)
+                if place.last_us >= 0
+            }
+            lost |= {
+                dispatcher
+                for dispatcher, end in ends.items()
+                if refused.behind(end.file, end.last, following.get((dispatcher, end.file), REST_OF_FILE))
+            }
+    return lost
+
+
+class _Place(NamedTuple):
+    """The lines of a dispatcher in a file: the first, the last event and its time, -1 = headers only."""
+
+    dispatcher: Dispatcher
+    file: str
+    first: int
+    last: int
+    last_us: int
+
+
+def _places(paths: Iterable[str]) -> list[_Place]:
+    """Return the lines of each dispatcher in each log file, by the rows of data files."""
+    names = [*schema.DISPATCHER_KEY, "source_file"]
+    parts = []
+    for path in paths:
+        rows = pq.read_table(path, columns=[*names, "kind", "t_us", "source_line"], partitioning=None)
+        last = pc.if_else(pc.equal(rows["kind"], "header"), -1, rows["source_line"])
+        rows = rows.append_column("last", last)
+        parts.append(
+            rows.group_by(names).aggregate([("source_line", "min"), ("last", "max"), ("t_us", "max")])
+        )
+    if not parts:
+        return []
+    joined = pa.concat_tables(parts).rename_columns([*names, "first", "last", "t_us"])
+    ends = [("first", "min"), ("last", "max"), ("t_us", "max")]
+    return [
+        _Place(
+            tuple(row[name] for name in schema.DISPATCHER_KEY),
+            row["source_file"] or "",
+            REST_OF_FILE if row["first_min"] is None else row["first_min"],
+            REST_OF_FILE if row["last_max"] is None else row["last_max"],
+            -1 if row["t_us_max"] is None else row["t_us_max"],
+        )
+        for row in joined.group_by(names).aggregate(ends).to_pylist()
+    ]
