@@ -83,7 +83,7 @@ RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Line:
     """One line of a trace, split. Positions are ordinals of ``Entries``; -1 = a position that was never stored."""
 
@@ -215,14 +215,23 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
             if name != "positions"
         }
         values["positions"] = _ordinals(batch.column("positions"), entries)
-        for i, kind in enumerate(values["kind"]):
+        fields = {
+            kind: tuple(
+                [(name, values[name]) for name in names_of.get(kind, ())]
+                for names_of in (INPUT_FIELDS, RECORDED_FIELDS)
+            )
+            for kind in kinds
+        }
+        rows = zip(values["seq"], values["t_us"], values["kind"], values["consumer"], strict=True)
+        for i, (seq, t_us, kind, consumer) in enumerate(rows):
+            inputs, recorded = fields[kind]
             yield Line(
-                seq=values["seq"][i],
-                t_us=values["t_us"][i],
-                kind=kind,
-                consumer=values["consumer"][i],
-                inputs={name: values[name][i] for name in INPUT_FIELDS.get(kind, ())},
-                recorded={name: values[name][i] for name in RECORDED_FIELDS.get(kind, ())},
+                seq,
+                t_us,
+                kind,
+                consumer,
+                {name: column[i] for name, column in inputs},
+                {name: column[i] for name, column in recorded},
             )
 
 

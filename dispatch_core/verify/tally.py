@@ -24,6 +24,16 @@ CLASSES: Final = (
 MAX_EXAMPLES: Final = 20
 
 
+#: Kinds of lines that stand for decisions, see ``decisions_of``.
+_COUNTED: Final = frozenset(
+    {
+        *("round_begin", "round_end", "read_done", "read_issued", "replay_read_issued", "sent"),
+        *("draining_add", "draining_release", "draining_blocked", "active_picked", "active_notified"),
+        *("selector_added", "selector_refused"),
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One decision in which recorded and expected answer differ."""
@@ -43,6 +53,8 @@ def decisions_of(line: Line) -> tuple[str, int] | None:
 
     A ``round_end`` stands for one of ``round`` beside the one of ``replay_set`` that is returned here.
     """
+    if line.kind not in _COUNTED:
+        return None
     recorded = line.recorded
     match line.kind:
         case "round_begin":
@@ -123,6 +135,8 @@ class Tally:
 
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to the formula's number."""
+        if line.kind not in _COUNTED:
+            return
         stands_for = decisions_of(line)
         if stands_for is not None:
             self._formula[stands_for[0]] += stands_for[1]

@@ -9,7 +9,7 @@ import pytest
 from dispatch_core.recording.log_profile import profile_of, rebuilt_at
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.verify.inputs import Entries
-from dispatch_core.verify.trace.legality import illegal_lines
+from dispatch_core.verify.trace.legality import IllegalLines
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 
@@ -30,5 +30,6 @@ def test_every_line_can_have_happened_and_every_header_gives_a_profile(release: 
             profile = profile_of(log)
             assert (profile.broker_version, profile.warnings) == (release, ()), source.name
             assert rebuilt_at(log, profile) is None, source.name
-            found = illegal_lines(log, Entries(log.messages))
+            lines = IllegalLines(log.subscription, Entries(log.messages))
+            found = [*lines.take(log.events), *lines.finish()]
             assert [str(finding.error) for finding in found] == [], source.name

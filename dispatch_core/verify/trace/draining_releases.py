@@ -49,6 +49,10 @@ class Releases:
         self._tracked = tracked
         self._due: list[_Due] = []
 
+    def __len__(self) -> int:
+        """Count the releases that are kept."""
+        return len(self._due)
+
     def expect(
         self, released: Iterable[Released], *, connection: int | None = None, until: int = _NO_LINE
     ) -> None:
@@ -70,6 +74,8 @@ class Releases:
 
     def missing(self, *, connection: int | None = None, at: int = -1) -> list[Released]:
         """Return the releases missing before this line: the next of ``connection``, or the one with index ``at``."""
+        if not self._due:
+            return []
         return self._gone(
             [
                 due

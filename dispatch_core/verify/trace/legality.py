@@ -26,7 +26,6 @@ from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.log_checks import LastLine
 from dispatch_core.audit.sentences.lists import positions_listed
 from dispatch_core.errors import IllegalTransitionError
-from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries
 
 _NAMES_ENTRIES: Final = ("sent", "ack", "redeliver")
@@ -40,12 +39,6 @@ class Illegal:
     seq: int
     error: IllegalTransitionError
     refused: bool
-
-
-def illegal_lines(log: DispatcherLog, entries: Entries) -> list[Illegal]:
-    """Return the lines of a whole log that cannot have happened, in the order of the rows."""
-    lines = IllegalLines(log.subscription, entries)
-    return sorted([*lines.take(log.events), *lines.finish()], key=_order)
 
 
 def where_of(events: pa.Table, row: int) -> str:

@@ -68,10 +68,11 @@ class PendingAcksDriver(RacingDriver):
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
         self._line = line
-        own = line.consumer if line.kind in _OF_A_CONNECTION else None
-        missing = self._releases.missing(connection=own, at=self._at + 1)
-        if self.stopped is None:
-            self._report_missing(missing)
+        if self._releases:
+            own = line.consumer if line.kind in _OF_A_CONNECTION else None
+            missing = self._releases.missing(connection=own, at=self._at + 1)
+            if self.stopped is None:
+                self._report_missing(missing)
         super().feed(line)
 
     # --- acks and redelivery -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dispatch_core.recording.log_profile import profile_of, rebuilt_at
 from dispatch_core.tables import NO_TRACE
 from dispatch_core.verify.inputs import Entries, Line, lines
 from dispatch_core.verify.tally import Finding, Tally
+from dispatch_core.verify.trace.collections_of_garbage import rare_full_collections
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
 from dispatch_core.verify.trace.key_shared_classic import ClassicKeySharedVerifier
@@ -136,10 +137,11 @@ class TraceVerification:
         if self.not_judged is not None or driver is None:
             return
         last = self._fed + events.num_rows
-        for piece in self._unknown(events, ahead):
-            self._look_ahead(driver, piece)
-            self._feed(driver, min(last, self._known - LOOK_AHEAD))
-        self._feed(driver, last)
+        with rare_full_collections():
+            for piece in self._unknown(events, ahead):
+                self._look_ahead(driver, piece)
+                self._feed(driver, min(last, self._known - LOOK_AHEAD))
+            self._feed(driver, last)
 
     def finish(self, *, goes_on: bool = False) -> Tally:
         """End the log; returns the tally. ``goes_on``: see ``RacingDriver.finish``."""

@@ -2,8 +2,11 @@
 
 A move that passes entries (skip, clear backlog, expiry) acknowledges them; whether the broker also forgets their pending
 acks depends on its release, so differences are not judged until all of them are acknowledged, asked for again, or lost with
-their connection. A seek or a reset disconnects everybody and sets the cursor to a position, and everything behind it is
-unacknowledged again. Differences within ``RACE_US`` of a move are not judged: reads and commands were under way.
+their connection. Passed entries leave the replay set with their hashes. In the broker some of these hashes stay counted
+(``replay_set.remove_up_to``), but that only sends later entries through the replay set, which the log does not show.
+
+A seek or a reset disconnects everybody and sets the cursor to a position, and everything behind it is unacknowledged again.
+Differences within ``RACE_US`` of a move are not judged: reads and commands were under way.
 
 Source: PersistentSubscription.resetCursor and skipMessages, ManagedCursorImpl.internalResetCursor and asyncSkipEntries.
 """
@@ -24,7 +27,7 @@ from dispatch_core.audit.deliveries.operations import (
     REMOVED,
 )
 from dispatch_core.broker.cursor_moves import move_forward, reset
-from dispatch_core.broker.replay_set import clear_replay, remove_up_to
+from dispatch_core.broker.replay_set import clear_replay, remove_from_replay
 from dispatch_core.broker.state import LAST_SENT, NOT_TRACKED, TRIMMED_TO, State
 from dispatch_core.verify.without_trace.races import RACE_US
 
@@ -37,7 +40,8 @@ def move(st: State, code: int, upto: int) -> None:
     if code == MOVED_SOMEWHERE:
         return
     if code == PASSED:
-        remove_up_to(st, upto, 0)
+        for entry in np.flatnonzero(st.in_replay[: upto + 1]).tolist():
+            remove_from_replay(st, entry)
         move_forward(st, upto)
         return
     clear_replay(st)

@@ -18,6 +18,7 @@ from tests.dispatch_core.audit.small_logs import (
     ack,
     added,
     audited,
+    flow,
     kinds,
     message,
     numbered,
@@ -287,3 +288,23 @@ def test_a_move_to_nowhere_said_leaves_open_what_comes_again(audit: Any) -> None
     assert (row["kind"], row["uncertain"], row["reason"]) == (
         "duplicate_after_ack", True, "cursor_may_have_moved",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.2.4"])
+def test_an_entry_behind_a_passed_one_of_its_key_may_be_sent(
+    version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """5:1 waits in the replay set when a skip passes it. The broker goes on to count its hash, because 5:2 waits, too.
+
+    5:4 has the same key. Its normal read puts it into the replay set, from where it is sent: the log does not show that.
+    """
+    keys = ["a", "b", "c", "a", "b"]
+    messages = [
+        message(entry, key, publish_time_ms=1_795_219_200_000 + 10 * entry) for entry, key in enumerate(keys)
+    ]
+    lines = [added(1), flow(1), sent(1, 0), sent(1, 3), moved("skip", "5:1"), ack(1, 0, 3), sent(1, 4)]
+    events = numbered([*lines, ack(1, 4), sent(1, 2), ack(1, 2)])
+    folder = tmp_path / "a" / "b"
+    write_small(folder, messages, events, broker_version=version, records=["cursor_moved"])
+    _verdict, findings = judged(folder, capsys)
+    assert "divergence" not in {finding["kind"] for finding in findings}

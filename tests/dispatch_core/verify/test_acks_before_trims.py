@@ -1,6 +1,6 @@
 """Acks that take effect right before the trim of their consumer: the lines of both stand in the order of their effects.
 
-``4.0.0/ops-2017-clear-ch`` (tests/data/operations) is such a race in a read attempt of a real broker.
+``4.0.0/ops-2017-clear-ch`` (tests/data/verify) is such a race in a read attempt of a real broker.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dispatch_core.verify.trace.acks_before_trims import lines_before_trim
 from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
 
-DATA: Final = Path(__file__).resolve().parents[2] / "data" / "operations"
-IN_AN_ATTEMPT: Final = DATA / "4.0.0" / "ops-2017-clear-ch"
-AFTER_A_MOVE: Final = DATA / "4.2.4" / "ops-0003-expire-to-ch"
+DATA: Final = Path(__file__).resolve().parents[2] / "data"
+IN_AN_ATTEMPT: Final = DATA / "verify" / "4.0.0" / "ops-2017-clear-ch"
+AFTER_A_MOVE: Final = DATA / "operations" / "4.2.4" / "ops-0003-expire-to-ch"
 
 #: Seq of the attempt that trims, of its first ack, and of the first release of the trim.
 ATTEMPT, FIRST_ACK, FIRST_OF_TRIM = 334, 335, 347
