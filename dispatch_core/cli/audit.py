@@ -60,7 +60,10 @@ _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The audit's result for one incarnation of one dispatcher."""
+    """The audit's result for one incarnation of one dispatcher.
+
+    ``promises``: over all incarnations, with the last of them; with the others there are none.
+    """
 
     log: DispatcherLog
     anomalies: list[dict[str, Any]]
@@ -187,6 +190,9 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
+    """Audit each incarnation; judge the promises over all of them, as the pipeline does for an interval."""
+    found: list[pa.Table] = []
+    seen: list[Seen] = []
     for number, log in enumerate(logs):
         earlier = logs[:number]
         # entries that an incarnation leaves unsent are for the next one
@@ -201,20 +207,24 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         )
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
-        seen = _seen(audit, log, asked.limits, assumptions) if asked.rules else None
-        recorded = any(incarnation.events.num_rows for incarnation in [*earlier, log])
+        found.append(audit.anomalies)
+        if asked.rules:
+            seen.append(_seen(audit, log, asked.limits, assumptions))
+        promises = []
+        if last:
+            promises = verdicts(
+                pa.concat_tables(found),
+                policy=asked.policy,
+                subscription_type=kind,
+                seen=Seen.over(seen) if seen else None,
+                recorded=any(incarnation.events.num_rows for incarnation in logs),
+                quarantined=lost,
+                assumptions=assumptions,
+            )
         yield _Judged(
             log,
             audit.anomalies.to_pylist(),
-            verdicts(
-                audit.anomalies,
-                policy=asked.policy,
-                subscription_type=kind,
-                seen=seen,
-                recorded=recorded,
-                quarantined=lost,
-                assumptions=assumptions,
-            ),
+            promises,
             *_rules(log),
             audit.level,
             active_times_of(log, audit.ownership)
@@ -357,11 +367,10 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked
     if moment is not None:
         rows.append("  " + as_of_sentence(moment.t_us, moment.connected, complete=asked.as_of.complete))
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
+    dispatchers_judged = sum(bool(result.promises) for result in judged)
     for result in judged:
-        if len(judged) > 1:
-            rows.append(
-                f"  {result.log.topic}  {result.log.subscription}  incarnation {result.log.incarnation}"
-            )
+        if result.promises and dispatchers_judged > 1:
+            rows.append(f"  {result.log.topic}  {result.log.subscription}")
         rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
         if result.level == "E" and is_trace(result.log):
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
