@@ -154,7 +154,7 @@ def line_before(parts: Sequence[DispatcherLog], number: int) -> LastLine | None:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What a replay leaves open: see ``Replay.unfinished`` and ``Replay.moved_before_seq``."""
+    """State that a replay leaves open: see ``Replay.unfinished`` and ``Replay.moved_before_seq``."""
 
     unfinished: Unfinished
     moved_before_seq: int | None
