@@ -92,7 +92,7 @@ OWNERSHIP: Final = _table(
 #: Work that a rule held back without a break: of one hash, or of all (``hash`` null).
 BLOCKED: Final = _table(
     pa.field("hash", pa.int64()),
-    _required("reason", pa.string()),  # catalogue.STALL_REASONS
+    _required("reason", pa.string()),  # catalogue.STALL_REASONS, LIMIT_REASONS
     pa.field("consumer", pa.int64()),  # that should get the work; null: none in particular
     pa.field("consumer_name", pa.string()),
     pa.field("holder", pa.int64()),  # that holds it back: drains, pins a position, has no permits

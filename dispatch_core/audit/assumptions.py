@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
@@ -69,11 +70,25 @@ _EXPLAIN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Stalls for these reasons are what the rule itself does; nothing else is needed to explain them.
 _UNEXPLAINED_STALL: Final = (None, "replay_order")
+_EVER_US: Final = 1 << 62
+#: Kinds of findings that a behaviour in force leaves open; of the others the audit knows what it explains.
+_LEFT_OPEN_BY: Final = ("out_of_order", "duplicate_after_ack")
+#: The field of the message log that shows which entries a behaviour concerned, where it explains a kind by entries.
+_FIELD_OF: Final[Mapping[tuple[str, str], str]] = {("out_of_order", "delayed_delivery"): "deliver_at_ms"}
 #: Behaviour of some subscription types only.
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "delayed_delivery": ("Shared", "Key_Shared"),
     "compacted_read": ("Exclusive", "Failover"),
 }
+
+
+def not_of_type(subscription_type: str) -> list[str]:
+    """Return the behaviours that subscriptions of a type do not have.
+
+    >>> not_of_type("Failover"), not_of_type("Shared")
+    (['delayed_delivery'], ['compacted_read'])
+    """
+    return [name for name, types in _TYPES.items() if subscription_type not in types]
 
 
 def may_explain(kind: str, reason: str | None, subscription_type: str) -> tuple[str, ...]:
@@ -98,21 +113,34 @@ class Assumptions:
         records: names of what the recorder writes, and of the behaviours that this shows; ``None`` = the header does not
             say.
         assume_absent: behaviours that the policy rules out; ``None`` = its default.
+        in_force: behaviours that ``limit`` lines show.
     """
 
     subscription_type: str
     records: frozenset[str] | None = None
     assume_absent: Collection[str] | None = None
+    in_force: BehaviourInForce = NOTHING_IN_FORCE
 
     @classmethod
-    def of(cls, log: DispatcherLog, assume_absent: Collection[str] | None) -> Assumptions:
-        """Read what a log's header records; ``assume_absent``: what the policy rules out."""
+    def of(
+        cls,
+        log: DispatcherLog,
+        assume_absent: Collection[str] | None,
+        in_force: BehaviourInForce | None = None,
+    ) -> Assumptions:
+        """Read what a log's header records.
+
+        ``assume_absent``: what the policy rules out; ``in_force``: what the log's ``limit`` lines show, by default those in
+        its events.
+        """
+        if in_force is None:
+            in_force = BehaviourInForce.of([log.events])
         named = log.header.get("records")
         records = None
         if isinstance(named, list):
             names = [name for name in named if isinstance(name, str)]
             records = frozenset(shown for name in names for shown in (name, *_SHOWN_BY.get(name, ())))
-        return cls(subscription_type(log), records, assume_absent)
+        return cls(subscription_type(log), records, assume_absent, in_force)
 
     @property
     def ruled_out(self) -> frozenset[str]:
@@ -121,10 +149,25 @@ class Assumptions:
             return frozenset(self.assume_absent)
         return frozenset(BEHAVIOURS) if self.records is None else frozenset()
 
-    def doubts(self, kind: str, reason: str | None) -> list[str]:
-        """Return the behaviours that could explain a finding, and that nothing rules out."""
+    def doubts(self, kind: str, reason: str | None, t_us: int | None = None) -> list[str]:
+        """Return the behaviours that could explain a finding, and that nothing rules out.
+
+        ``t_us``: time of the finding. If the log shows a behaviour in force before, and not which entries or
+        acknowledgements it concerned, it could explain the finding, too.
+        """
         known = self.ruled_out | (self.records or frozenset())
-        return [name for name in may_explain(kind, reason, self.subscription_type) if name not in known]
+        shown = frozenset[str]()
+        if t_us is not None and kind in _LEFT_OPEN_BY:
+            shown = frozenset(
+                time.what
+                for time in self.in_force.times
+                if time.from_us <= t_us and _FIELD_OF.get((kind, time.what)) not in (self.records or ())
+            )
+        return [
+            name
+            for name in may_explain(kind, reason, self.subscription_type)
+            if name not in known or name in shown
+        ]
 
     def rests_on(self, findings: Iterable[Mapping[str, Any]]) -> list[str]:
         """Return the behaviours that would explain a certain finding, and that the policy alone rules out.
@@ -146,11 +189,14 @@ class Assumptions:
             return anomalies
         names = ("kind", "reason", "uncertain")
         groups = anomalies.group_by(names, use_threads=False).aggregate([]).to_pylist()
-        if not any(self.doubts(row["kind"], row["reason"]) for row in groups if not row["uncertain"]):
+        if not any(
+            self.doubts(row["kind"], row["reason"], _EVER_US) for row in groups if not row["uncertain"]
+        ):
             return anomalies
+        columns = [anomalies[name].to_pylist() for name in (*names, "t_us")]
         doubts = [
-            [] if uncertain else self.doubts(kind, reason)
-            for kind, reason, uncertain in zip(*(anomalies[name].to_pylist() for name in names), strict=True)
+            [] if uncertain else self.doubts(kind, reason, t_us)
+            for kind, reason, uncertain, t_us in zip(*columns, strict=True)
         ]
         changed: dict[str, list[Any]] = {
             name: anomalies[name].to_pylist() for name in (*names, "explanation")

@@ -49,6 +49,15 @@ STALL_REASONS: Final = (
     "failover_delay",
     "no_consumer",
 )
+#: Limits in force (``limit`` lines) that hold work back. What waits for one is not stuck.
+LIMIT_REASONS: Final = (
+    "dispatch_rate",
+    "unacked_namespace",
+    "unacked_topic",
+    "entry_filter",
+    "transactions",
+    "delayed_delivery",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,8 @@ _KINDS: Final = (
         "skipped",
         INFO,
         COMPLETENESS,
-        "stored entries that were never sent, because a move of the cursor passed them; counted by what moved it",
+        "stored entries that were never sent, because the cursor was moved past them or a behaviour in force left them out; "
+        "counted by what it was",
         None,
     ),
     AnomalyKind(

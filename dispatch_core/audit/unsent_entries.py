@@ -14,15 +14,21 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import Ints, Mask, ints, marked
 from dispatch_core.arrays.positions import ascending, distinct, locate
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
+from dispatch_core.audit.deliveries.transactions import NO_TRANSACTION, Committed, TransactionIds
 from dispatch_core.recording.checkpoint import Checkpoint, upto
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.resumed_parts import is_deleted, parts_of
 
+_NO_DELAYS: Final = DelayedDelivery()
 _NONE = np.empty(0, np.int64)
 _EVER: Final = np.iinfo(np.int64).max
 
@@ -35,6 +41,7 @@ class Unfinished:
         since_us: those that were published later than this, microseconds since the epoch.
         waiting: number of the earlier ones that wait for less than the limits.
         backlog: entries behind those that the log names wait as well.
+        due_by_us: entries that are delayed for longer are not owed, microseconds since the epoch.
         beyond: the first position of a long backlog that was not looked at, since those before it wait; ``None`` = all were.
     """
 
@@ -42,6 +49,7 @@ class Unfinished:
     waiting: int = 0
     backlog: bool = False
     beyond: tuple[int, int] | None = None
+    due_by_us: int = _EVER
 
 
 #: Of a log that is all there is.
@@ -62,7 +70,12 @@ class UnsentEntries:
 
     def __init__(self) -> None:
         self._ledger, self._entry = _NONE, _NONE  # ascending
-        self._published_us = _NONE
+        self._owed_us, self._due_us = _NONE, _NONE
+        self._transaction = _NONE
+        self._transactions = TransactionIds()
+        self._committed = Committed()
+        self._held_behind = False  # an open transaction holds what is stored behind the last line
+        self._highest: tuple[int, int] = (-1, -1)  # position that was sent
         self._first: tuple[int, int] | None = None  # the lowest position that was sent
         self._behind = 0
         self._begin: Checkpoint | None = None
@@ -71,28 +84,76 @@ class UnsentEntries:
         """Take the checkpoint that the first log begins with: what it names as acknowledged or pending was sent before."""
         self._begin = checkpoint
 
-    def stored(self, ledger: Ints, entry: Ints, published_us: Ints) -> None:
-        """Take stored entries; those that were sent before are not to be among them."""
+    def made_again(self) -> UnsentEntries:
+        """Return the same entries for a subscription that is made again under the name of a deleted one."""
+        again = UnsentEntries()
+        for name in (
+            "_ledger",
+            "_entry",
+            "_owed_us",
+            "_due_us",
+            "_transaction",
+            "_transactions",
+            "_committed",
+        ):
+            setattr(again, name, getattr(self, name))
+        return again
+
+    def add(self, messages: pa.Table, delays: DelayedDelivery = _NO_DELAYS) -> None:
+        """Take rows of the message log."""
+        self.stored(
+            *positions_of(messages),
+            published_us(messages),
+            delays.due_us(messages),
+            self._transactions.encode(messages),
+        )
+
+    def stored(
+        self,
+        ledger: Ints,
+        entry: Ints,
+        published_us: Ints,
+        due_us: Ints | None = None,
+        transaction: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        """Take stored entries; those that were sent before are not to be among them.
+
+        ``due_us``: until when each is delayed, 0 = it is not; ``transaction``: its number (``TransactionIds``). ``None`` =
+        none is, or has one.
+        """
         if not len(ledger):
             return
-        ledger, entry = np.concatenate([self._ledger, ledger]), np.concatenate([self._entry, entry])
-        published_us = np.concatenate([self._published_us, published_us])
+        due_us = np.zeros_like(ledger) if due_us is None else due_us
+        of_none = np.full(len(ledger), NO_TRANSACTION)
+        numbers = of_none if transaction is None else transaction.astype(np.int64)
+        columns = {
+            "_ledger": ledger,
+            "_entry": entry,
+            "_owed_us": np.maximum(published_us, due_us),
+            "_due_us": due_us,
+            "_transaction": numbers,
+        }
+        columns = {name: np.concatenate([getattr(self, name), values]) for name, values in columns.items()}
+        ledger, entry = columns["_ledger"], columns["_entry"]
         in_order = slice(None) if ascending(ledger, entry) else distinct(ledger, entry)
-        self._ledger, self._entry = ledger[in_order], entry[in_order]
-        self._published_us = published_us[in_order]
+        for name, values in columns.items():
+            setattr(self, name, values[in_order])
 
     def sent(self, ledger: Ints, entry: Ints) -> None:
         """Take deliveries, repeated ones too."""
         if not len(ledger):
             return
+        highest = int(ledger.max())
+        self._highest = max(self._highest, (highest, int(entry[ledger == highest].max())))
         lowest = int(ledger.min())
         first = lowest, int(entry[ledger == lowest].min())
         self._first = first if self._first is None else min(self._first, first)
         at = locate(self._ledger, self._entry, ledger, entry)
         left = np.ones(len(self._ledger), np.bool_)
         left[at[at >= 0]] = False
-        self._ledger, self._entry = self._ledger[left], self._entry[left]
-        self._published_us = self._published_us[left]
+        self._committed.note(self._transaction[~left])
+        for name in ("_ledger", "_entry", "_owed_us", "_due_us", "_transaction"):
+            setattr(self, name, getattr(self, name)[left])
 
     def stored_behind(self, ledger: Ints, entry: Ints, published_us: Ints, until_us: int) -> None:
         """Take entries behind the last line of the log: nothing of them was sent, so they are only counted.
@@ -102,6 +163,23 @@ class UnsentEntries:
         if self._first is not None:
             early = published_us <= until_us
             self._behind += len(distinct(ledger[early], entry[early]))
+
+    def add_behind(
+        self, messages: pa.Table, until_us: int, due_by_us: int, delays: DelayedDelivery = _NO_DELAYS
+    ) -> None:
+        """Take rows of the message log behind the last line of the log (``stored_behind``).
+
+        Those that are delayed beyond ``due_by_us`` are not counted, nor what an open transaction may hold.
+        """
+        if self._held_behind:
+            return
+        ledger, entry = positions_of(messages)
+        due_us = delays.due_us(messages)
+        not_owed = self._committed.not_owed(self._transactions.encode(messages), 0)
+        self._held_behind = bool(not_owed.any())
+        owed = ~not_owed & (due_us <= due_by_us)
+        owed_us = np.maximum(published_us(messages), due_us)
+        self.stored_behind(ledger[owed], entry[owed], owed_us[owed], until_us)
 
     def count(
         self, begin: tuple[int, int] | None = None, *, unfinished: Unfinished = NOTHING_UNFINISHED
@@ -115,12 +193,19 @@ class UnsentEntries:
             return 0
         ledger, entry = begin
         behind = (self._ledger > ledger) | ((self._ledger == ledger) & (self._entry >= entry))
-        behind &= self._published_us <= unfinished.since_us
+        behind &= (self._owed_us <= unfinished.since_us) & (self._due_us <= unfinished.due_by_us)
         behind &= ~self._sent_before()
+        next_unread = np.count_nonzero(
+            (self._ledger < self._highest[0])
+            | ((self._ledger == self._highest[0]) & (self._entry <= self._highest[1]))
+        )
+        not_owed = self._committed.not_owed(self._transaction, int(next_unread))
+        behind &= ~not_owed
         if unfinished.beyond is not None:
             ledger, entry = unfinished.beyond
             behind &= (self._ledger < ledger) | ((self._ledger == ledger) & (self._entry < entry))
-        unsent = int(np.count_nonzero(behind)) + (0 if unfinished.backlog else self._behind)
+        held_behind = unfinished.backlog or bool(not_owed[next_unread:].any())
+        unsent = int(np.count_nonzero(behind)) + (0 if held_behind else self._behind)
         return max(0, unsent - unfinished.waiting)
 
     def _sent_before(self) -> Mask:
@@ -140,14 +225,24 @@ class UnsentEntries:
 def unsent_of(
     log: DispatcherLog, earlier: Sequence[DispatcherLog], unfinished: Unfinished = NOTHING_UNFINISHED
 ) -> int:
-    """Count the entries that neither a log nor an ``earlier`` incarnation has sent, without ``unfinished`` ones."""
+    """Count the entries that neither a log nor an ``earlier`` incarnation has sent, without ``unfinished`` ones.
+
+    What lies before the first entry that a subscription was sent after it was made again does not count; of a deleted one
+    nothing is owed.
+    """
+    if is_deleted(log.events):
+        return 0
     unsent = UnsentEntries()
-    begin = CheckpointState.of((*earlier, log)[0].events)
+    logs = [*(earlier.every if isinstance(earlier, EarlierLoads) else earlier), log]
+    begin = CheckpointState.of(logs[0].events)
     if begin is not None:
         unsent.begin(begin.checkpoint)
-    unsent.stored(*positions_of(log.messages), published_us(log.messages))
-    for incarnation in (*earlier, log):
-        unsent.sent(*positions_sent(incarnation.events))
+    unsent.add(log.messages, DelayedDelivery.of(log))
+    for incarnation in logs:
+        for part in parts_of(incarnation):
+            unsent.sent(*positions_sent(part.events))
+            if is_deleted(part.events):
+                unsent = unsent.made_again()
     return unsent.count(unfinished=unfinished)
 
 

@@ -1,15 +1,18 @@
-"""Split a log that lost lines at the checkpoints after its gaps, so that each part is judged as a log of its own.
+"""Split a log into parts that are judged as logs of their own: behind lost lines, and where its subscription was made again.
 
 A recorder that had to drop lines writes a ``gap`` line and a checkpoint after it. State from before the gap is not reliable
 after it, and the checkpoint gives the new state. The gap line ends the earlier part. An entry that is sent in one part and
 again in the next counts as sent for the first time in each.
+
+After a ``subscription_deleted`` line the next ``consumer_added`` line or checkpoint belongs to a new subscription of the
+same name: it knows nothing of what the deleted one sent and got acknowledged.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +22,44 @@ from dispatch_core.arrays.columns import marked
 from dispatch_core.recording import checkpoint
 from dispatch_core.recording.log import DispatcherLog
 
+_DELETED: Final = "subscription_deleted"
+#: Lines that begin a subscription which is made again.
+_BEGIN: Final = ("consumer_added", "checkpoint")
 
-def resumes_at(events: pa.Table, *, after_gap: bool = False) -> list[int]:
-    """Rows of checkpoints that name the connected consumers and directly follow a gap line.
 
-    ``after_gap``: a gap line stands before the first row.
+def resumes_at(events: pa.Table, *, after_gap: bool = False, after_deletion: bool = False) -> list[int]:
+    """Rows that begin a part.
+
+    They are checkpoints that name the connected consumers and directly follow a gap line, and the first line of a
+    subscription that is made again.
+
+    ``after_gap``: a gap line stands before the first row; ``after_deletion``: the subscription was deleted before it.
     """
+    again = made_again(events, after_deletion=after_deletion)
+    return sorted({*_behind_gaps(events, after_gap=after_gap), *again})
+
+
+def is_deleted(events: pa.Table, *, before: bool = False) -> bool:
+    """Check whether the subscription was deleted by the end of the lines, and not made again; ``before``: at their begin."""
+    deleted = np.flatnonzero(marked(events["kind"], _DELETED))
+    begun = np.flatnonzero(marked(events["kind"], *_BEGIN))
+    if not len(deleted):
+        return before and not len(begun)
+    return not len(begun) or bool(begun[-1] < deleted[-1])
+
+
+def made_again(events: pa.Table, *, after_deletion: bool) -> list[int]:
+    """Rows that begin a subscription which is made again; ``after_deletion``: one was deleted before the first row."""
+    deleted = np.flatnonzero(marked(events["kind"], _DELETED))
+    if not len(deleted) and not after_deletion:
+        return []
+    begun = np.flatnonzero(marked(events["kind"], *_BEGIN))
+    since = np.append(-1, deleted) if after_deletion else deleted
+    at = np.searchsorted(begun, since, side="right")
+    return [int(row) for row in np.unique(begun[at[at < len(begun)]])]
+
+
+def _behind_gaps(events: pa.Table, *, after_gap: bool) -> list[int]:
     if not marked(events["kind"], "checkpoint").any():
         return []
     gap = np.append(after_gap, marked(events["kind"], "gap")[:-1])
@@ -39,13 +74,16 @@ def resumes_at(events: pa.Table, *, after_gap: bool = False) -> list[int]:
 
 
 def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
-    """The parts of a log, in order; only the log itself if it has no such gap."""
+    """The parts of a log, in order; only the log itself if it has no such gap, and no such deletion."""
     rows = resumes_at(log.events)
     if not rows:
         return [log]
     ends = [*rows, log.events.num_rows]
     parts = [replace(log, events=log.events.slice(0, rows[0]), end_lost=False)]
     for first, end in zip(rows, ends[1:], strict=True):
+        if log.events["kind"][first].as_py() == "consumer_added":
+            parts.append(replace(log, events=log.events.slice(first, end - first), repeats=()))
+            continue
         line = _with_names(log.events.slice(0, first), log.events.slice(first, 1))
         parts.append(
             replace(
@@ -67,12 +105,14 @@ def _with_names(before: pa.Table, line: pa.Table) -> pa.Table:
     lines = {row["consumer"]: row for row in added.select(columns).to_pylist()}
     said = json.loads(line["checkpoint_json"][0].as_py())
     consumers: list[Any] = []
-    for consumer in said["consumers"]:
+    for consumer in said.get("consumers") or ():
         row = None if isinstance(consumer, dict) else lines.get(consumer)
         if row is None and not isinstance(consumer, dict) and consumer in known:
             row = checkpoint.as_line(known[consumer])
         consumers.append(consumer if row is None else _consumer(row))
     column = line.column_names.index("checkpoint_json")
+    if "consumers" not in said:
+        return line
     text = pa.array([json.dumps(said | {"consumers": consumers})], pa.string())
     return line.set_column(column, line.schema.field(column), text)
 

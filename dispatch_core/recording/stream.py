@@ -25,7 +25,7 @@ from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
-from dispatch_core.recording.resumed_parts import resumes_at
+from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import about, rows_of
 
@@ -280,13 +280,14 @@ def log_batches(
 def _by_part(tables: Iterable[pa.Table], lines: Sequence[int]) -> Iterator[tuple[pa.Table, int, int]]:
     """Cut events by incarnation (the first ones have so many ``lines``), and by part (``resumed_parts``)."""
     log = part = taken = 0
-    after_gap = False
+    after_gap = after_deletion = False
     for table in tables:
         while table.num_rows:
             left = lines[log] - taken if log < len(lines) else table.num_rows
             of_log = table.slice(0, left)
             table = table.slice(of_log.num_rows)  # noqa: PLW2901 - what is left of it
-            resumes = resumes_at(of_log, after_gap=after_gap)
+            resumes = resumes_at(of_log, after_gap=after_gap, after_deletion=after_deletion)
+            after_deletion = is_deleted(of_log, before=after_deletion)
             for start, end in pairwise([0, *resumes, of_log.num_rows]):
                 if end == start:
                     continue
@@ -295,7 +296,7 @@ def _by_part(tables: Iterable[pa.Table], lines: Sequence[int]) -> Iterator[tuple
             taken += of_log.num_rows
             after_gap = of_log["kind"][-1].as_py() == "gap"
             if log < len(lines) and taken == lines[log]:
-                log, part, taken, after_gap = log + 1, 0, 0, False
+                log, part, taken, after_gap, after_deletion = log + 1, 0, 0, False, False
 
 
 def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:

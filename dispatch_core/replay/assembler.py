@@ -12,6 +12,7 @@ can be judged.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,10 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import tables
+from dispatch_core.audit.assumptions import not_of_type
+from dispatch_core.audit.behaviour_in_force import BehaviourInForce
+from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.log_checks import LastLine
 from dispatch_core.audit.deliveries.mixed_keys import MixedKeys
 from dispatch_core.audit.deliveries.operations import SENT
+from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
@@ -33,15 +39,17 @@ from dispatch_core.audit.unsent_entries import (
     Unfinished,
     UnsentEntries,
     positions_of,
-    published_us,
 )
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
+from dispatch_core.audit.waits.held_by_limits import HeldByLimits
+from dispatch_core.audit.waits.left_out import LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.resumed_parts import is_deleted
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import StoredEntries
 from dispatch_core.replay.judge import Judge, LogLines
@@ -52,6 +60,8 @@ from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.trace.facts import TraceFacts
 
 _NO_TIMES: Final = np.empty(0, np.int64)
+#: Behaviour whose effect on single decisions the rules do not replay.
+_NOT_REPLAYED: Final = frozenset((*LEAVE_OUT, "delayed_delivery"))
 
 
 class Replay:
@@ -75,6 +85,8 @@ class Replay:
         to_last_line: bool = False,
         ended: bool = False,
         tick_us: int | None = None,
+        in_force: BehaviourInForce | None = None,
+        last_line: LastLine | None = None,
     ) -> None:
         """Begin before the first line.
 
@@ -97,7 +109,11 @@ class Replay:
             ended: another load of the topic follows. This one may have ended with its last line, so what waits is judged as
                 of then; the broker may have been away until the next one began.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
+            in_force: behaviours that ``limit`` lines show, of the whole log; by default those in the events of ``head``.
+            last_line: the line before, of a subscription that is made again; of ``after`` by default.
         """
+        if after is not None and after._deleted and resumes:
+            last_line = after._audit.last_line
         self._head = head
         self._start_us, self._end_us = micros(interval_start), micros(interval_end)
         self._identity = result_rows.identity_of(head, interval_start)
@@ -112,15 +128,35 @@ class Replay:
             interval_start=interval_start,
             earlier=earlier,
             after=None if after is None else after._audit,
-            resumes=resumes,
+            resumes=resumes or (after is not None and after._deleted),
+            last_line=last_line,
             whole=whole,
             flows=trace is None,
             profile=self._judge.profile,
             removals_logged=removals_logged if trace is None else trace.removals_logged,
         )
+        #: The subscription is deleted at the end of the log: what waits then is not owed any more.
+        self._deleted: bool = is_deleted(head.events)
+        in_force = BehaviourInForce.of([head.events]) if in_force is None else in_force
+        self._in_force = in_force.without(not_of_type(self._audit.window.subscription_type))
+        # Messages of transactions are marked: no other one is left out.
+        marked = ("transactions",) if "txn" in (head.header.get("records") or ()) else ()
+        self._leaves_out = self._in_force.without(marked)
+        self._held_by = HeldByLimits(
+            self._in_force,
+            head.header.get("records") or (),
+            pending_by_holder=not self._audit.window.single_active,
+        )
+        self._judge.take_limits(self._held_by, _not_replayed_from(self._in_force))
+        self._delays = DelayedDelivery.of(head)
+        closed = closed and not self._deleted
         self._limits, self._closed, self._to_last_line, self._ended = limits, closed, to_last_line, ended
         self._unfinished = NOTHING_UNFINISHED
-        self._unsent: UnsentEntries = UnsentEntries() if after is None else after._unsent
+        self._unsent: UnsentEntries = UnsentEntries()
+        if after is not None:
+            self._unsent = after._unsent.made_again() if after._deleted else after._unsent
+            if after._deleted:
+                self._audit.clocks = ProducerClocks()
         self._is_first = after is None and not earlier
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
@@ -153,7 +189,7 @@ class Replay:
         """
         first = self._first_line is None
         self._stored.add(messages)
-        self._unsent.stored(*positions_of(messages), published_us(messages))
+        self._unsent.add(messages, self._delays)
         audit = self._audit.feed(messages, events)
         self._count(events)
         checkpoint_state = self._audit.window.checkpoint_state
@@ -161,6 +197,7 @@ class Replay:
             self._unsent.begin(checkpoint_state.checkpoint)
         deliveries = audit.deliveries
         self._unsent.sent(*positions_of(deliveries))
+        self._note_sent()
         judged = self._judge.take(self._audit, LogLines(messages, events, ahead), deliveries)
         if judged is not None:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
@@ -188,6 +225,7 @@ class Replay:
             max(self._audit.new_ops.start, window.first_op_of_last_log),
             self._limits,
             gap=self._audit.has_gaps,
+            in_force=self._in_force,
         )
         return {
             "deliveries": deliveries,
@@ -203,7 +241,9 @@ class Replay:
     def pass_over(self, messages: pa.Table) -> None:
         """Count entries that no event names: those before the first that one does, or behind the last line."""
         self._stored.add(messages)
-        self._unsent.stored_behind(*positions_of(messages), published_us(messages), self._finished_until_us())
+        if not self._deleted:
+            until_us = self._finished_until_us()
+            self._unsent.add_behind(messages, until_us, self._as_of_us(), self._delays)
 
     @property
     def ownership_changes(self) -> npt.NDArray[np.int64]:
@@ -215,7 +255,7 @@ class Replay:
 
         Those that are not finished are not counted. Call it after ``finish``.
         """
-        return self._unsent.count(unfinished=self._unfinished)
+        return 0 if self._deleted else self._unsent.count(unfinished=self._unfinished)
 
     @property
     def unfinished(self) -> Unfinished:
@@ -236,22 +276,27 @@ class Replay:
         names, limits, end = self._names, self._limits, self._end()
         skipped: list[SampledWait] = []
         if self._first_line is not None and self._skipped is not None:
-            skipped += self._skipped.waits(*self._first_line, end.as_of_us)
-        found = stalls(skipped, names, limits, end) + never_delivered(skipped, names, limits, end)
+            skipped += self._skipped.waits(*self._first_line, end.as_of_us, self._leaves_out)
+        every = list(skipped)
+        skipped, found = self._without_left_out(skipped, end)
+        # Of a deleted subscription nothing will ever be sent; what was passed over need not have been for that.
+        end_of_skipped = replace(end, closed=end.closed or end.deleted)
+        found += stalls(skipped, names, limits, end)
+        found += never_delivered(skipped, names, limits, end_of_skipped)
         if judged:
             others = but_for(waits, found)
+            every += others
+            others, left = self._without_left_out(others, end)
+            found += left
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
-            waits_now = skipped + others
-        else:
-            waits_now = skipped
-        self._unfinished = self._not_finished(waits_now, found)
+        self._unfinished = self._not_finished(every, found)
         found += self._passed.findings()
         if self._mixed_keys is not None:
             consumers = self._audit.window.consumers
             free = {consumer.number for consumer in consumers if consumer.allow_out_of_order}
             mixed = self._mixed_keys.findings(names)
             found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
-        found += ack_holes(self._audit.scan, self._audit.window, limits, end)
+        found += ack_holes(self._audit.scan, self._audit.window, limits, end, self._in_force)
         if self._possible_moves is not None:
             found, self.moved_before_seq = self._possible_moves.doubted(
                 found, self._audit.window, self._audit.scan, [*waits, *skipped]
@@ -267,10 +312,28 @@ class Replay:
 
     # -----------------------------------------------------------------------------------------------------------------
 
+    def _without_left_out(
+        self, waits: Sequence[SampledWait], end: End
+    ) -> tuple[list[SampledWait], list[StallFinding]]:
+        """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
+        named = with_cause(waits, self._leaves_out, self._limits, end)
+        return [wait for wait in named if wait.left_out_by is None], left_out(named, end)
+
+    def _note_sent(self) -> None:
+        """Report the deliveries of this batch to the limits in force."""
+        window, operations = self._audit.window, self._audit.operations
+        assert operations is not None
+        sent = np.flatnonzero(operations.code == SENT)
+        sent = sent[sent >= max(window.first_op_of_last_log - self._audit.new_ops.start, 0)]
+        if self._in_force.times and len(sent):
+            sums = np.concatenate([[0], np.cumsum(window.num_messages[operations.ordinals], dtype=np.int64)])
+            start = operations.start - operations.start[0]
+            self._held_by.sent(operations.t_us[sent], sums[start[sent + 1]] - sums[start[sent]])
+
     def _as_of_us(self) -> int:
         """Return the moment as of which waits are judged: the end of a closed log, else of the interval."""
         last_us = self._last_line[1] or self._start_us
-        if self._closed or self._ended:
+        if self._closed or self._ended or self._deleted:
             return last_us
         # What waited before the interval waits at its start still.
         return max(self._start_us if self._to_last_line else self._end_us - 1, last_us)
@@ -286,13 +349,17 @@ class Replay:
     def _not_finished(self, waits: Sequence[SampledWait], found: Sequence[StallFinding]) -> Unfinished:
         """Return what need not have been sent by now: ``waits`` that are no finding among ``found`` yet."""
         if self._closed:
-            return NOTHING_UNFINISHED
+            limited = sum(wait.never_sent for wait in waits if wait.limited and wait.left_out_by is None)
+            return replace(
+                NOTHING_UNFINISHED, waiting=limited, backlog=limited > 0, due_by_us=self._as_of_us()
+            )
         going_on = sum(wait.never_sent for wait in waits if wait.until_seq is None)
         return Unfinished(
             self._finished_until_us(),
             max(0, going_on - sum(finding.unsent or 0 for finding in found)),
             backlog=going_on > 0,
             beyond=self._judge.beyond() if going_on else None,
+            due_by_us=self._as_of_us(),
         )
 
     def _end(self) -> End:
@@ -306,6 +373,7 @@ class Replay:
             self._last_line[0],
             self._as_of_us(),
             self._closed,
+            deleted=self._deleted,
             last_sent_us=last_sent_us,
             doubt=self._audit.doubt,
             behind_us=self._audit.clocks.behind_us,
@@ -355,3 +423,8 @@ class Replay:
 
     def _rows(self, table: str, found: Iterable[Mapping[str, Any]]) -> pa.Table:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
+
+
+def _not_replayed_from(in_force: BehaviourInForce) -> int:
+    """Return from when on a behaviour is in force that the rules do not replay, microseconds; far away if none is."""
+    return min((time.from_us for time in in_force.times if time.what in _NOT_REPLAYED), default=1 << 62)

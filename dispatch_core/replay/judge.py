@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OwnershipSpans
@@ -87,6 +88,13 @@ class Judge(ABC):
     @abstractmethod
     def not_judged(self) -> str | None:
         """Reason why nothing is compared; ``None`` = it is."""
+
+    @abstractmethod
+    def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
+        """Take the limits in force of the log, before the first batch.
+
+        ``not_replayed_from_us``: from then on a behaviour is in force that the rules do not replay.
+        """
 
     @abstractmethod
     def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints, valid
+from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
@@ -66,7 +68,8 @@ class TraceJudge(Judge):
         self._owned = History()
         self._driver: Verifier | None = None
         self._has_lines = False
-        self._waits = TracedWaits(facts, limits, start_us=start_us, tick_us=tick_us)
+        delays = DelayedDelivery.of(head)
+        self._waits = TracedWaits(facts, limits, start_us=start_us, tick_us=tick_us, delays=delays)
         self._verification = TraceVerification(head, facts, watch=self._after, before=self._waits.before)
         self.profile = self._verification.profile
 
@@ -83,6 +86,10 @@ class TraceJudge(Judge):
         if not self._has_lines or (self.not_judged is None and not single_active):
             return None
         return SkippedEntries(certain=single_active)
+
+    def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
+        """See ``Judge``: the comparison of a trace reads the ``limit`` lines itself."""
+        self._waits.held_by(held_by)
 
     def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:
         """See ``Judge``. ``lines.ahead`` holds ``LOOK_AHEAD`` lines or more, or all there are."""

@@ -23,6 +23,7 @@ from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import for_subscription
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker import state as st_
@@ -105,6 +106,13 @@ class WithoutTraceJudge(Judge):
             judged.findings,
         )
 
+    def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
+        """See ``Judge``."""
+        if self._fold is not None:
+            self._fold.leave_open(not_replayed_from_us)
+            if self._fold.wait_tracker is not None:
+                self._fold.wait_tracker.held_by = held_by
+
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``: waits that ended, those that go on, and the sum of those too short to be reported one by one."""
         return [] if self._fold is None else self._ended_waits + self._fold.waits(seq, as_of_us)
@@ -185,6 +193,8 @@ class WithoutTraceJudge(Judge):
             hashes=window.entry_hash[new].copy(),
             num_messages=window.num_messages[new].astype(np.int64),
             stored_us=np.where(known[new], published[new] * 1000, 0),
+            due_us=window.due_us if window.any_delayed else None,
+            transaction=window.transaction if window.any_transactions else None,
             settled=settled,
             op_code=taken.code[first:],
             op_consumer=taken.consumer[first:],

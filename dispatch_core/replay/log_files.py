@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.assumptions import Assumptions
+from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
@@ -30,7 +31,7 @@ from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
-from dispatch_core.recording.resumed_parts import parts_of
+from dispatch_core.recording.resumed_parts import is_deleted, parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import (
     INCARNATION,
@@ -93,7 +94,10 @@ def replay_files(
     by_log = groupby(_replayed(files, asked, stored), key=lambda step: step.number)
     for (number, of_log), log in zip(by_log, logs, strict=True):
         head = log.parts[0]
-        assumptions, moves = Assumptions.of(head, limits.assume_absent), UnloggedMoves()
+        assumptions, moves = (
+            Assumptions.of(head, limits.assume_absent, log.in_force),
+            UnloggedMoves(),
+        )
         totals = IntervalTotals(head, interval_start, limits, open_file)
         finished: list[dict[str, pa.Table]] = []
         changes = np.empty(0, np.int64)
@@ -154,6 +158,11 @@ class _Log:
     facts: TraceFacts | None = None
 
     @property
+    def in_force(self) -> BehaviourInForce:
+        """The behaviours that its ``limit`` lines show in force."""
+        return BehaviourInForce.of(part.events for part in self.parts)
+
+    @property
     def is_trace(self) -> bool:
         """True if every decision can be compared."""
         return self.facts is not None and self.facts.reads_logged
@@ -193,7 +202,7 @@ class _Asked:
             log.parts[part],
             interval_start=self.interval_start,
             interval_end=log.end,
-            earlier=[before.as_earlier() for before in self.logs[:number]] if not part else (),
+            earlier=[before.as_earlier() for before in self._of_subscription(number)] if not part else (),
             after=after,
             resumes=part > 0,
             stored=stored,
@@ -203,7 +212,14 @@ class _Asked:
             closed=part < len(log.parts) - 1 or (last and self.complete),
             to_last_line=last and self.to_last_line,
             ended=not last,
+            in_force=log.in_force,
         )
+
+    def _of_subscription(self, number: int) -> list[_Log]:
+        """Return the logs before one, from the one in which its subscription was made."""
+        before = self.logs[:number]
+        deleted = [at for at, log in enumerate(before) if is_deleted(log.parts[-1].events)]
+        return before[deleted[-1] + 1 :] if deleted else before
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +413,7 @@ def _with_facts(files: _Files, logs: Sequence[_Log]) -> list[_Log]:
     found: list[_Log] = []
     for log, known in zip(logs, facts, strict=True):
         if known.reads_logged and len(log.parts) > 1:
-            raise NotStreamableError("a trace goes on from a checkpoint behind lost lines")
+            raise NotStreamableError("a trace goes on from a checkpoint, or its subscription is made again")
         if known.reads_logged and found:
             # Its comparison begins with all entries of the topic; the window holds those that matter to the audit.
             raise NotStreamableError(

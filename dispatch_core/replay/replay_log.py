@@ -14,12 +14,15 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.audit.behaviour_in_force import BehaviourInForce
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
+from dispatch_core.audit.deliveries.log_checks import LastLine
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.audit.unsent_entries import Unfinished, unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.resumed_parts import parts_of
+from dispatch_core.recording.resumed_parts import is_deleted, parts_of
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import with_divergences, with_waits
 from dispatch_core.replay.interval_totals import with_totals
@@ -67,7 +70,11 @@ def replay(
     """
     end_us = micros(interval_end)
     log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
-    asked = _Asked(interval_start, interval_end, earlier, limits, closed, to_last_line, not last, tick_us)
+    in_force = BehaviourInForce.of([log.events])
+    before = EarlierLoads.of(earlier)
+    asked = _Asked(
+        interval_start, interval_end, before, limits, closed, to_last_line, not last, tick_us, in_force
+    )
     ends: list[_End] = []
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
     if is_trace(log):
@@ -81,6 +88,7 @@ def replay(
                     asked,
                     earlier=() if number else asked.earlier,
                     closed=closed or number < len(parts) - 1,
+                    last_line=line_before(parts, number),
                 ),
                 waits,
                 ends,
@@ -88,7 +96,7 @@ def replay(
             for number, part in enumerate(parts)
         ]
         found = of_parts[0] if len(parts) == 1 else joined(parts, of_parts, micros(interval_start))
-    never_delivered = unsent_of(log, earlier, ends[-1].unfinished) if last else 0
+    never_delivered = unsent_of(log, before, ends[-1].unfinished) if last else 0
     moves = UnloggedMoves()
     for end in ends:
         moves.note(end.moved_before_seq)
@@ -133,11 +141,20 @@ class _Asked:
     to_last_line: bool
     ended: bool
     tick_us: int | None
+    in_force: BehaviourInForce
+    last_line: LastLine | None = None
+
+
+def line_before(parts: Sequence[DispatcherLog], number: int) -> LastLine | None:
+    """Return the line before a part that begins with a subscription which is made again; ``None`` for other parts."""
+    if not number or not is_deleted(parts[number - 1].events):
+        return None
+    return LastLine.of(parts[number - 1].events)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What a replay leaves open: see ``Replay.unfinished`` and ``Replay.moved_before_seq``."""
+    """State that a replay leaves open: see ``Replay.unfinished`` and ``Replay.moved_before_seq``."""
 
     unfinished: Unfinished
     moved_before_seq: int | None
@@ -162,6 +179,8 @@ def _in_one_batch(
         to_last_line=asked.to_last_line,
         ended=asked.ended,
         tick_us=asked.tick_us,
+        in_force=asked.in_force,
+        last_line=asked.last_line,
     )
     batch = replay.feed(log.messages, log.events)
     rest = replay.finish(reported_waits)

@@ -14,9 +14,12 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import ints
 from dispatch_core.arrays.growing import Growing
 from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.subscription_start import first_of
+from dispatch_core.audit.deliveries.transactions import TransactionIds
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
@@ -37,17 +40,33 @@ _FINER: Final = 20
 class TracedWaits:
     """Track what waits: for each batch call ``go_on``, for each line of it ``before`` and ``after``, then ``finish``."""
 
-    def __init__(self, facts: TraceFacts, limits: Limits, *, start_us: int, tick_us: int | None) -> None:
-        """``facts``: of the whole log; see ``replay.replay`` for the rest."""
+    def __init__(
+        self,
+        facts: TraceFacts,
+        limits: Limits,
+        *,
+        start_us: int,
+        tick_us: int | None,
+        delays: DelayedDelivery,
+    ) -> None:
+        """``facts``: of the whole log; ``delays``: of the subscription; see ``replay.replay`` for the rest."""
         self._tracker = tracker_for(
             limits, inferred=False, start_us=start_us, tick_us=tick_us, closely=_FINER
         )
         self._lowest_sent = facts.lowest_sent
         self._stored_us = Growing(np.int64)
+        self._delays = delays
+        self._due_us = Growing(np.int64)
+        self._transaction = Growing(np.int32)
+        self._transactions = TransactionIds()
         self._first = 0  # what lies before was not for the subscription
         self._first_is_settled = False
         self._driver: Verifier | None = None
         self._line: Line | None = None  # the last one
+
+    def held_by(self, held_by: HeldByLimits) -> None:
+        """Set the limits in force."""
+        self._tracker.held_by = held_by
 
     def go_on(self, dropped: int, entries: Entries, messages: pa.Table, audited: AuditFold) -> None:
         """Take the next batch.
@@ -61,7 +80,12 @@ class TracedWaits:
         self._stored_us.drop(dropped)
         self._stored_us.append(ints(messages["publish_time_ms"]) * 1000)
         rows = _Rows(entries, audited)
-        self._tracker.go_on(dropped, rows, self._stored_us.values)
+        self._due_us.drop(dropped)
+        self._due_us.append(self._delays.due_us(messages))
+        self._transaction.drop(dropped)
+        self._transaction.append(self._transactions.encode(messages))
+        transaction = self._transaction.values if len(self._transactions) else None
+        self._tracker.go_on(dropped, rows, self._stored_us.values, self._due_us.values, transaction)
         self._first = max(self._first - dropped, 0)
         if not self._first_is_settled:
             # Clocks are compared by what was sent; from then on later deliveries change nothing.

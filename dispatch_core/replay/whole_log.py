@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dispatch_core import tables
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, CONNECTED, active_times, failover_imbalances
+from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
@@ -25,7 +26,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
 from dispatch_core.replay.interval_totals import with_totals
-from dispatch_core.replay.replay_log import replay
+from dispatch_core.replay.replay_log import line_before, replay
 from dispatch_core.times import from_micros
 from dispatch_core.verify import divergence_findings
 from dispatch_core.verify.trace.runner import is_trace
@@ -149,7 +150,12 @@ def _without_rules(
     """Return the tables of an audit of order, duplicates and the log itself."""
     parts = [log] if is_trace(log) else parts_of(log)
     audits = [
-        audit_log(part, interval_start=start, earlier=() if number else earlier)
+        audit_log(
+            part,
+            interval_start=start,
+            earlier=() if number else EarlierLoads.of(earlier),
+            last_line=line_before(parts, number),
+        )
         for number, part in enumerate(parts)
     ]
     found = {name: schema.empty_table() for name, schema in tables.REPLAY_TABLES.items()}

@@ -7,6 +7,7 @@ thousand times would have each of its lines read five hundred times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import overload
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.audit.deliveries.operations import Connections, Consumer, Lines
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.resumed_parts import is_deleted, made_again
 
 
 class EarlierLines:
@@ -63,9 +65,12 @@ class EarlierLines:
 
 
 class EarlierLoads(Sequence[DispatcherLog]):
-    """The incarnations of a dispatcher before one, oldest first; more may be added."""
+    """The incarnations of a dispatcher before one, oldest first, since its subscription was made; more may be added."""
 
     def __init__(self, logs: Iterable[DispatcherLog] = ()) -> None:
+        #: Those of subscriptions of the same name that were deleted, too.
+        self.every: list[DispatcherLog] = []
+        self._deleted = False  # at the end of the last log
         self._logs: list[DispatcherLog] = []
         self._until_us: list[int | None] = []
         self._lines: dict[bool, EarlierLines] = {}
@@ -78,7 +83,16 @@ class EarlierLoads(Sequence[DispatcherLog]):
         return logs if isinstance(logs, EarlierLoads) else cls(logs)
 
     def add(self, log: DispatcherLog) -> None:
-        """Add the next incarnation."""
+        """Add the next incarnation. What stands before the last deletion of the subscription is left out."""
+        self.every.append(log)
+        again = made_again(log.events, after_deletion=self._deleted)
+        self._deleted = is_deleted(log.events, before=self._deleted)
+        if again or self._deleted:
+            self._logs, self._until_us, self._lines = [], [], {}
+        if self._deleted:
+            return
+        if again:
+            log = replace(log, events=log.events.slice(again[-1]), repeats=())
         self._logs.append(log)
         self._until_us.append(pc.max(log.events["t_us"]).as_py())
 

@@ -29,6 +29,7 @@ from dispatch_core.audit.assumptions import CURSOR_MOVED
 from dispatch_core.audit.deliveries import log_checks
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, LOG_GAP, Findings
 from dispatch_core.audit.deliveries.keys import Keys
@@ -47,7 +48,7 @@ from dispatch_core.broker.hashing import HashSpace
 from dispatch_core.errors import NotStreamableError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
-from dispatch_core.recording.resumed_parts import resumes_at
+from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
 
 #: Entries kept behind the last one that still matters, so that late repetitions find their evidence.
 KEEP_BEHIND: Final = 65_536
@@ -57,6 +58,7 @@ TRIM_ABOVE: Final = 131_072
 MESSAGE_COLUMNS: Final = (
     *("ledger_id", "entry_id", "key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
     *("num_messages", "size_bytes", "publish_time_ms", "keys"),
+    *("deliver_at_ms", "txn"),
 )
 EVENT_COLUMNS: Final = (
     *(
@@ -70,10 +72,12 @@ EVENT_COLUMNS: Final = (
         "permits",
     ),
     *("positions", "ack_type", "ack_sets", "gap_from_seq", "gap_to_seq", "gap_lines", "checkpoint_json"),
-    *("by", "moved_to"),
+    *("by", "moved_to", "what", "value", "limit_active"),
 )
 #: Kinds of lines that are rare without a trace, and that ``head`` should hold from the whole log.
-RARE_KINDS: Final = ("consumer_added", "consumer_removed", "checkpoint", "active_notified")
+RARE_KINDS: Final = (
+    *("consumer_added", "consumer_removed", "checkpoint", "active_notified", "limit", "subscription_deleted"),
+)
 #: Further columns of the events of a trace.
 TRACE_COLUMNS: Final = ("mark_delete", "active", "sorted")
 #: Lines that bring the Key_Shared policy.
@@ -109,6 +113,7 @@ class AuditFold:
         removals_logged: bool | None = None,
         after: AuditFold | None = None,
         resumes: bool = False,
+        last_line: LastLine | None = None,
         keep_behind: int = KEEP_BEHIND,
         trim_above: int = TRIM_ABOVE,
     ) -> None:
@@ -128,6 +133,7 @@ class AuditFold:
             after: the audit of the lines before these, not to be used any more: of the incarnation before this one or, with
                 ``resumes``, of this one before lines were lost. Only without ``whole``.
             resumes: the log goes on from a checkpoint behind lost lines; only the entries of before are kept.
+            last_line: the line before, of a part that begins with a subscription which is made again.
             keep_behind: number of settled entries to keep for late lines.
             trim_above: a window of at most this number of entries is not cut; 0 = cut at every feed.
         """
@@ -143,7 +149,8 @@ class AuditFold:
         self._keep_behind = keep_behind
         self._trim_above = trim_above
         self._fed = False
-        self._last: LastLine | None = None
+        self._deleted = False
+        self._last: LastLine | None = last_line
         self._gaps = Gaps(np.empty(0, dtype=np.int64))
         self._removals_logged = removals_logged
         self._applied: AppliedAcks | None = None
@@ -162,7 +169,8 @@ class AuditFold:
         self.clocks: ProducerClocks = ProducerClocks()
         self.stepped_back_us = 0
         if after is None:
-            self.window = LogWindow(kind, streaming=not whole, flows=flows)
+            delays = DelayedDelivery.of(head)
+            self.window = LogWindow(kind, streaming=not whole, flows=flows, delays=delays)
             self.scan = self._new_scan(kind)
         elif kind != after.window.subscription_type:
             raise NotStreamableError(
@@ -197,6 +205,11 @@ class AuditFold:
     def room(self) -> int:
         """Rows that the window and its state take in memory, used or not."""
         return self.window.room + self.scan.room
+
+    @property
+    def last_line(self) -> LastLine | None:
+        """The last line that was fed."""
+        return self._last
 
     @property
     def has_gaps(self) -> bool:
@@ -300,8 +313,12 @@ class AuditFold:
             raise NotStreamableError(
                 f"lines are not in order: seq {seq[0]} comes after seq {self._last.seq} was taken"
             )
-        if resumes_at(events, after_gap=self._last is not None and self._last.is_gap):
-            raise NotStreamableError("lines are missing, and the log goes on from a checkpoint behind them")
+        after_gap = self._last is not None and self._last.is_gap
+        if resumes_at(events, after_gap=after_gap, after_deletion=self._deleted):
+            raise NotStreamableError(
+                "lines are missing, and the log goes on from a checkpoint behind them; or the subscription is made again"
+            )
+        self._deleted = is_deleted(events, before=self._deleted)
         named = self._head.header.get("subscription_type")
         if named is None and not self.window.single_active and marked(events["kind"], *_ACTIVE).any():
             raise NotStreamableError(

@@ -460,6 +460,7 @@ def take(
     op_start: Array,
     op_ordinals: Array,
     entry_key: Array,
+    delayed_until: Array,
     single_active: bool,
     ordered: bool,
     checkpoint_until: int,
@@ -478,7 +479,9 @@ def take(
     """Apply further operations (codes: ``operations``), the first of which has the number ``first_op``.
 
     ``window_code``, ``window_t_us``: codes and times of all operations of the window, by number.
-    ``checkpoint_until``: deliveries of operations before it are those of a checkpoint, whose order says nothing.
+    ``delayed_until``: by entry the first operation behind its delay (0 = it has none); what was sent before may come first.
+    Empty if no entry is delayed. ``checkpoint_until``: deliveries of operations before it are those of a checkpoint, whose
+    order says nothing.
     The arrays have room for everything that the operations may add. Filled in: ``number``, the delivery number of each new
     delivery; ``ended``, the end of the delivery before it (``layout``; -1 = there was none); ``found``, the findings.
 
@@ -555,9 +558,16 @@ def take(
                             later = _later(deliveries, last, entry, consumer, asked)
                             if later >= 0 and before >= 0:
                                 count = _note(found, count, now, OVERTAKEN, later, asked, NO_HANDOVER)
+                    due = 0
+                    if len(delayed_until) > 0:
+                        due = delayed_until[entry]
+                    if wrong >= 0 and deliveries[wrong, OPERATION] < due:
+                        wrong = -1
                     kind = OUT_OF_ORDER
                     if wrong < 0 and is_first and keys[key, KEY_HIGHEST] > entry:
                         wrong = _later(deliveries, keys[key, KEY_LAST_DELIVERY], entry, -1, op + 1)
+                        if wrong >= 0 and deliveries[wrong, OPERATION] < due:
+                            wrong = -1
                         if wrong >= 0 and deliveries[wrong, OPERATION] < last_empty:
                             kind = PERHAPS_MOVED_BACK
                     if wrong >= 0:

@@ -46,7 +46,7 @@ class ProducerClocks:
         self._least_us = np.append(self._least_us, np.full(max(more, 0), _UNKNOWN))
         published, known = window.publish_time_ms
         entry = new[:, ENTRY]
-        entry_known = known[entry] & (window.producer[entry] >= 0)
+        entry_known = known[entry] & (window.producer[entry] >= 0) & (window.due_us[entry] == 0)
         lag_us = window.op_t_us[new[:, OPERATION]] - 1000 * published[entry]
         np.minimum.at(self._least_us, window.producer[entry][entry_known], lag_us[entry_known])
         self._note_later(

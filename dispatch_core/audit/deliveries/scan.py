@@ -121,6 +121,7 @@ class Scan:
             operations.start,
             operations.ordinals,
             window.entry_key,
+            _delayed_until(window),
             self._single_active,
             self._ordered,
             window.first_op_of_last_log if window.checkpoint_state is not None else 0,
@@ -163,6 +164,16 @@ class Scan:
         new_key = window.forget_keys(at_once=keys_at_once)
         if new_key is not None:
             self._keys.keep(new_key >= 0)
+
+
+def _delayed_until(window: LogWindow) -> Int32s:
+    """Return by entry the first operation behind its delay, 0 = it has none; empty if no entry of the window has one."""
+    if not window.any_delayed:
+        return np.empty(0, np.int32)
+    times_us = np.maximum.accumulate(window.op_t_us)
+    due_us = window.due_us
+    behind = np.searchsorted(times_us, due_us, side="right")
+    return np.where(due_us > 0, behind, 0).astype(np.int32)
 
 
 def warm_up() -> None:

@@ -63,12 +63,13 @@ def begins_at_checkpoint(window: LogWindow) -> bool:
 def least_lag_us(window: LogWindow, scan: Scan) -> int | None:
     """Return the shortest time from publishing to delivery, microseconds; ``None`` if no delivery has a publish time.
 
+    Delayed entries say nothing.
     The clock of a producer is behind the broker's by at most so much. A negative lag shows that it is ahead.
     """
     published, known = window.publish_time_ms
     sent = np.maximum(scan.deliveries[:, ENTRY], 0)
     sent_us = window.op_t_us[scan.deliveries[:, OPERATION]]
-    lag_us = (sent_us - 1000 * published[sent])[known[sent]]
+    lag_us = (sent_us - 1000 * published[sent])[known[sent] & (window.due_us[sent] == 0)]
     return int(lag_us.min()) if len(lag_us) else None
 
 

@@ -14,12 +14,17 @@ from datetime import datetime
 import pyarrow as pa
 
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.deliveries.log_checks import LastLine
 from dispatch_core.audit.deliveries.rows import Audit
 from dispatch_core.recording.log import DispatcherLog
 
 
 def audit_log(
-    log: DispatcherLog, *, interval_start: datetime, earlier: Sequence[DispatcherLog] = ()
+    log: DispatcherLog,
+    *,
+    interval_start: datetime,
+    earlier: Sequence[DispatcherLog] = (),
+    last_line: LastLine | None = None,
 ) -> Audit:
     """Audit one incarnation of one dispatcher.
 
@@ -28,12 +33,13 @@ def audit_log(
         interval_start: written into every row; must know its time zone.
         earlier: the incarnations of the same dispatcher before ``log``, oldest first. What they sent and this one sends
             again is ``redelivered`` with cause ``topic_reload``; without them it counts as sent for the first time.
+        last_line: the line before, of a subscription that is made again.
 
     Returns:
         Deliveries in the order of the log, anomalies in the order of the events that prove them (then of kind, then of
         position). Deliveries are ``not_judged``: comparing them with the rules is the replay's part.
     """
-    fold = AuditFold(log, interval_start=interval_start, earlier=earlier, whole=True)
+    fold = AuditFold(log, interval_start=interval_start, earlier=earlier, last_line=last_line, whole=True)
     return fold.feed(all_messages([*earlier, log]), log.events)
 
 

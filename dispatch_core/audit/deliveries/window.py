@@ -25,6 +25,7 @@ from dispatch_core.arrays.positions import ascending, distinct, locate
 from dispatch_core.audit.deliveries import cursor_moves
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.checkpoint_state import operations as checkpoint_operations
+from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLines
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.operations import (
@@ -36,6 +37,7 @@ from dispatch_core.audit.deliveries.operations import (
     Operations,
     whole_acks,
 )
+from dispatch_core.audit.deliveries.transactions import NO_TRANSACTION, TransactionIds
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.unread_keys import unread_keys
 from dispatch_core.times import clock
@@ -45,7 +47,9 @@ SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 _ENTRY_COLUMNS: Final = (
     *("_ledger", "_entry", "_key", "_hash", "_stored", "_num_messages", "_size", "_size_known"),
     *("_published", "_published_known", "_key_unread", "_producer"),
+    *("_due", "_transaction"),
 )
+_NO_DELAYS: Final = DelayedDelivery()
 
 #: Sticky key hash of each row of a batch of the message log, given its keys and their ids.
 Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
@@ -54,7 +58,14 @@ Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
 class LogWindow:
     """A window of one dispatcher's log. Arrays ``op_*`` have one element per operation, the others one per ordinal."""
 
-    def __init__(self, subscription_type: str, *, streaming: bool, flows: bool = False) -> None:
+    def __init__(
+        self,
+        subscription_type: str,
+        *,
+        streaming: bool,
+        flows: bool = False,
+        delays: DelayedDelivery = _NO_DELAYS,
+    ) -> None:
         self.subscription_type = subscription_type
         self.consumers: list[Consumer] = []
         self.keys = Keys(streaming=streaming)
@@ -96,6 +107,14 @@ class LogWindow:
         self._published_known = Growing(np.bool_)
         self._producer = Growing(np.int32)
         self._producers: dict[str | None, int] = {}
+        self._delays = delays
+        self._due = Growing(np.int64)
+        self._transaction = Growing(np.int32)
+        self._transactions = TransactionIds()
+        #: Some entry was delayed by now.
+        self.any_delayed = False
+        #: Publish time of the first entry that was published in a transaction, microseconds; None = none was by now.
+        self.transactions_from_us: int | None = None
         self._op_code = Growing(np.int8)
         self._op_consumer = Growing(np.int32)
         self._op_seq = Growing(np.int64)
@@ -160,6 +179,21 @@ class LogWindow:
     def producers(self) -> int:
         """Number of producers so far."""
         return len(self._producers)
+
+    @property
+    def due_us(self) -> Ints:
+        """Time until which each entry may be delayed, microseconds since the epoch; 0 = it is not (``delayed_delivery``)."""
+        return self._due.values
+
+    @property
+    def transaction(self) -> npt.NDArray[np.int32]:
+        """Number of the transaction of each entry, ``NO_TRANSACTION`` = none."""
+        return self._transaction.values
+
+    @property
+    def any_transactions(self) -> bool:
+        """True if an entry was published in a transaction."""
+        return len(self._transactions) > 0
 
     @property
     def op_code(self) -> npt.NDArray[np.int8]:
@@ -234,10 +268,14 @@ class LogWindow:
 
     def with_entries_alone(self) -> LogWindow:
         """Return a window of the same entries without any operation; this one is not to be used any more."""
-        window = LogWindow(self.subscription_type, streaming=self._streaming, flows=self._flows)
+        window = LogWindow(
+            self.subscription_type, streaming=self._streaming, flows=self._flows, delays=self._delays
+        )
         window.keys = self.keys
         window._dropped_any = self._dropped_any
         window._producers = self._producers
+        window._transactions, window.any_delayed = self._transactions, self.any_delayed
+        window.transactions_from_us = self.transactions_from_us
         for name in _ENTRY_COLUMNS:
             setattr(window, name, getattr(self, name))
         return window
@@ -284,6 +322,14 @@ class LogWindow:
         codes, names = encoded(messages["producer"])
         numbers = [self._producers.setdefault(name, len(self._producers)) for name in names.to_pylist()]
         self._producer.append(np.array([*numbers, -1], np.int32)[codes][rows])
+        due_us = self._delays.due_us(messages)[rows]
+        self.any_delayed = self.any_delayed or bool(due_us.any())
+        self._due.append(due_us)
+        transaction = self._transactions.encode(messages)[rows]
+        of_one = np.flatnonzero(transaction >= 0)
+        if len(of_one) and self.transactions_from_us is None:
+            self.transactions_from_us = 1000 * int(ints(messages["publish_time_ms"])[rows][of_one[0]])
+        self._transaction.append(transaction)
 
     def add_log(
         self, events: pa.Table, checkpoint_state: CheckpointState | None = None
@@ -428,6 +474,8 @@ class LogWindow:
             (self._published, 0),
             (self._published_known, 0),
             (self._producer, -1),
+            (self._due, 0),
+            (self._transaction, NO_TRANSACTION),
         ):
             column.more(len(new))[...] = absent
         order = np.lexsort((self.entry, self.ledger))

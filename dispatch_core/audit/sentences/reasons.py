@@ -1,4 +1,4 @@
-"""One sentence for each reason that holds work back (``catalogue.STALL_REASONS``), for somebody who knows Pulsar.
+"""One sentence for each reason that holds work back (``STALL_REASONS``, ``LIMIT_REASONS``), for somebody who knows Pulsar.
 
 Each is the second half of a sentence that begins with what waited, for whom and how long: "3:7 waited 2.4 s: …".
 """
@@ -25,7 +25,7 @@ class Cause:
     """The rule that held work back and the consumers concerned, by display name.
 
     Attributes:
-        reason: one of ``STALL_REASONS``; ``None`` where no rule held it.
+        reason: one of ``STALL_REASONS`` or ``LIMIT_REASONS``; ``None`` where nothing held it.
         waiting: the consumer that the work was for; ``None`` = nobody in particular.
         holder: the consumer that kept it waiting.
         positions: entries that the holder had not acknowledged, all or the first ones; with ``no_permits`` and
@@ -119,6 +119,17 @@ def why(cause: Cause) -> str:
             )
         case "no_consumer":
             return "no consumer was connected"
+        case "dispatch_rate":
+            return "a dispatch rate was in force, and the messages sent by then used it up"
+        case "unacked_namespace" | "unacked_topic":
+            policy = cause.reason.removeprefix("unacked_")
+            return f"the {policy}'s limit of unacknowledged messages was in force, and more than half of it was used"
+        case "entry_filter":
+            return "an entry filter was in force, which may put entries off or leave them out"
+        case "transactions":
+            return "transactions were in use, and an open one may have held it back"
+        case "delayed_delivery":
+            return "messages were delayed, and the log does not say which"
     return "no rule that the log shows held it back"
 
 

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.arrays.columns import Mask
+from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, LOG_GAP, ROWS_LOST, Finding
@@ -24,6 +26,7 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import display_names, shown
 from dispatch_core.audit.waits.findings import End
+from dispatch_core.audit.waits.left_out import LEAVE_OUT
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS
 from dispatch_core.times import clock
 
@@ -32,12 +35,22 @@ Ints = npt.NDArray[np.int64]
 _NEVER: Final = np.iinfo(np.int64).max
 
 
-def ack_holes(scan: Scan, window: LogWindow, limits: Limits, end: End) -> list[Finding]:
-    """Find the holes at the end of a log that are older than the limit; of a closed log all holes."""
+def ack_holes(
+    scan: Scan,
+    window: LogWindow,
+    limits: Limits,
+    end: End,
+    in_force: BehaviourInForce = NOTHING_IN_FORCE,
+) -> list[Finding]:
+    """Find the holes at the end of a log that are older than the limit; of a closed log all holes.
+
+    ``in_force``: behaviours of the log. Those of ``LEAVE_OUT`` acknowledge entries without a line.
+    """
     acked_us, above_us = _acknowledged(scan, window)
     open_ = (acked_us == _NEVER) & (above_us < _NEVER) & (scan.times_sent > 0) & ~scan.acked_before_reload
     if not end.closed:
         open_ &= end.as_of_us - above_us > 1000 * limits.ack_hole_ms
+    open_ &= ~_explained(window, in_force, above_us, np.full(len(above_us), end.as_of_us))
     entries = np.flatnonzero(open_)
     if not len(entries):
         return []
@@ -80,14 +93,24 @@ def _doubts(
     return found
 
 
-def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *, gap: bool) -> list[Finding]:
-    """Find the holes that an operation from ``first_op`` on filled, too late for the limit."""
+def filled_holes(
+    scan: Scan,
+    window: LogWindow,
+    first_op: int,
+    limits: Limits,
+    *,
+    gap: bool,
+    in_force: BehaviourInForce = NOTHING_IN_FORCE,
+) -> list[Finding]:
+    """Find the holes that an operation from ``first_op`` on filled, too late for the limit; ``in_force``: as above."""
     times = window.op_t_us
     if first_op >= len(times) or int(times.max()) - int(times.min()) <= 1000 * limits.ack_hole_ms:
         return []
     acked_us, above_us = _acknowledged(scan, window)
     late = (scan.acknowledged_by >= first_op) & (scan.times_sent > 0)
     late &= (above_us < acked_us) & (acked_us - np.minimum(above_us, acked_us) > 1000 * limits.ack_hole_ms)
+    if late.any():
+        late &= ~_explained(window, in_force, above_us, acked_us)
     found = []
     ops = scan.acknowledged_by
     for op in np.unique(ops[late]).tolist():
@@ -96,6 +119,17 @@ def filled_holes(scan: Scan, window: LogWindow, first_op: int, limits: Limits, *
         doubt = LOG_GAP if gap else None
         found += _findings(scan, window, entries, above_us, *until, ended=True, doubt=doubt)
     return found
+
+
+def _explained(window: LogWindow, in_force: BehaviourInForce, from_us: Ints, until_us: Ints) -> Mask:
+    """Mask the holes during which a behaviour was in force that acknowledges entries without a line."""
+    explained = np.zeros(len(from_us), np.bool_)
+    for time in in_force.times:
+        if time.what in LEAVE_OUT:
+            explained |= (from_us < time.until_us) & (until_us >= time.from_us)
+    if window.transactions_from_us is not None:
+        explained |= until_us >= window.transactions_from_us
+    return explained
 
 
 def _acknowledged(scan: Scan, window: LogWindow) -> tuple[Ints, Ints]:
@@ -107,6 +141,8 @@ def _acknowledged(scan: Scan, window: LogWindow) -> tuple[Ints, Ints]:
     acked_us[acked] = np.maximum.accumulate(window.op_t_us)[ops[acked]] if len(window.op_t_us) else 0
     above_us = np.full(len(ops), _NEVER, np.int64)
     above_us[:-1] = np.minimum.accumulate(acked_us[:0:-1])[::-1]
+    if window.any_delayed:  # what comes later than the entries behind it is acknowledged later, too
+        above_us = np.maximum(above_us, window.due_us)
     return acked_us, above_us
 
 

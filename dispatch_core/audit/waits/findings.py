@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from dispatch_core.audit.catalogue import CRITICAL, KINDS
+from dispatch_core.audit.assumptions import UNLOGGED
+from dispatch_core.audit.catalogue import CRITICAL, KINDS, LIMIT_REASONS
 from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, ROWS_LOST, Finding
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, Words
+from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, MAYBE_LIMITED, Words
 from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
 
 #: Kind of finding by reason.
@@ -54,6 +55,7 @@ class End:
         as_of_us: time of the verdict, microseconds since the epoch.
         closed: no lines follow; an entry that was never sent by then never will be. Otherwise what waits for less than
             the limits is not finished, and no finding.
+        deleted: the subscription was deleted: what waited then is no finding, but what was passed over is.
         last_sent_us: time of the last delivery by consumer, -1 = to any.
         doubt: the reason why something that the log does not show may explain what waits (``AuditFold.doubt``); ``None`` =
             there is none.
@@ -67,6 +69,7 @@ class End:
     seq: int
     as_of_us: int
     closed: bool
+    deleted: bool = False
     last_sent_us: Mapping[int, int] = field(default_factory=dict)
     doubt: str | None = None
     behind_us: Mapping[int, int] = field(default_factory=dict)
@@ -82,8 +85,11 @@ class End:
 
 
 def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limits, end: End) -> list[Finding]:
-    """Find ``stuck_key``, ``stuck_consumer``, ``stuck_subscription`` and ``unnecessary_blocking`` in ``waits``."""
-    waits = list(waits)
+    """Find ``stuck_key``, ``stuck_consumer``, ``stuck_subscription`` and ``unnecessary_blocking`` in ``waits``.
+
+    What waits for a limit in force is not stuck: only the rest of a wait counts.
+    """
+    waits = [rest for wait in waits if (rest := _without_limits(wait)) is not None]
     words = Words(names)
     groups: dict[tuple[str, str | None, int | None], list[SampledWait]] = {}
     found: list[Finding] = []
@@ -107,6 +113,14 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
             else:
                 found.extend(_of_nothing(waiting, together, words, limits, end))
     return found + _needless(waits, words, limits, end)
+
+
+def _without_limits(wait: SampledWait) -> SampledWait | None:
+    """Return a wait without the time in which a limit held it; ``None`` = one always did."""
+    rest = tuple((reason, us) for reason, us in wait.shares if reason not in LIMIT_REASONS)
+    if len(rest) == len(wait.shares):
+        return wait
+    return replace(wait, reason=rest[0][0], shares=rest) if rest else None
 
 
 def never_delivered(
@@ -140,8 +154,10 @@ def never_delivered(
             unsent = left if key == last else min(count, left)
             left -= unsent
             rest = (unsent - count, wait.never_keys - len(set(wait.keys))) if key == last else (0, 0)
+            # A limit holds back whatever comes next, and lets nothing overtake.
+            limited = wait.maybe_limited and wait.never_passed == wait.never_sent
             lost = end.only_by_lost_rows(waited_us, 1000 * limits.never_delivered_ms)
-            uncertain = wait.uncertain or waited_us < GRACE_US or end.doubt is not None or lost
+            uncertain = wait.uncertain or waited_us < GRACE_US or end.doubt is not None or lost or limited
             found.append(
                 Finding(
                     kind="never_delivered",
@@ -154,12 +170,15 @@ def never_delivered(
                     seqs=_seqs(wait.from_seq, end.seq),
                     t_us=end.as_of_us,
                     cause=None,
-                    reason=(wait.doubt or _why_uncertain(waited_us, end, lost)) if uncertain else None,
+                    reason=(wait.doubt or _why_uncertain(waited_us, end, lost=lost, limited=limited))
+                    if uncertain
+                    else None,
                     uncertain=uncertain,
                     explanation=words.never_delivered(
                         key, positions, count, rest, wait, end.as_of_us, end.doubt
                     )
-                    + (DOUBTS[ROWS_LOST] if lost else ""),
+                    + (DOUBTS[ROWS_LOST] if lost else "")
+                    + (MAYBE_LIMITED if limited else ""),
                     place=0,
                     unsent=unsent,
                 )
@@ -210,11 +229,13 @@ def _gone_on(waits: list[SampledWait], reported: Set[str]) -> list[SampledWait]:
     return waits
 
 
-def _why_uncertain(waited_us: int, end: End, lost: bool) -> str:
+def _why_uncertain(waited_us: int, end: End, *, lost: bool, limited: bool) -> str:
     if end.doubt is not None:
         return end.doubt
     if lost:
         return ROWS_LOST
+    if limited:
+        return UNLOGGED
     return "stored_at_the_end" if waited_us < GRACE_US else "undecided"
 
 
@@ -223,11 +244,16 @@ def _left_out_us(wait: SampledWait, limits: Limits, end: End) -> int | None:
     if wait.until_seq is not None or not wait.never_sent or not wait.positions:
         return None
     overtaken = wait.never_passed < wait.never_sent
+    if wait.limited and not overtaken:
+        return None
     waited_us = wait.waited_us
-    if wait.reason is not None and not overtaken:
+    limited = any(reason in LIMIT_REASONS for reason, _ in wait.shares)
+    if (wait.reason is not None or limited) and not overtaken:
         waited_us = _free_us(wait)
         if waited_us < GRACE_US:
             return None  # a rule holds it, or did until a moment ago; none lets a later message of the key go first
+    if end.deleted and overtaken and waited_us > GRACE_US:
+        return waited_us
     # else it may be on its way
     return waited_us if end.closed or waited_us > 1000 * limits.never_delivered_ms else None
 
@@ -247,7 +273,7 @@ def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
     limit_us = 1000 * int(getattr(limits, f"{kind}_ms"))
     if wait.waited_us > limit_us or _is_phantom(wait):
         return True
-    if wait.until_seq is not None or not end.closed or not wait.never_sent:
+    if wait.until_seq is not None or not end.closed or not wait.never_sent or wait.limited:
         return False
     if wait.reason is not None and wait.never_passed < wait.never_sent:
         return False  # it was left out: ``never_delivered``
@@ -322,6 +348,7 @@ def _finding(
     key = longest.keys[0] if longest.keys and kind == "stuck_key" else None
     severity = KINDS[kind].severity
     phantom = _is_phantom(longest)
+    maybe_limited = 2 * sum(wait.maybe_limited for wait in waits) > len(waits)
     by_clock = not phantom and _only_by_clock(kind, waits, limits, end)
     lost = not phantom and _only_by_lost_rows(kind, waits, limits, end)
     if phantom:
@@ -343,11 +370,13 @@ def _finding(
         uncertain=end.doubt is not None
         or by_clock
         or lost
+        or maybe_limited
         or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
         explanation=words.stuck(kind, reason, waits, longest, from_us, _until_us(ended, end), phantom)
         + ((CLOCK_STEPPED if end.stepped_back_us else BY_CLOCK) if by_clock else "")
         + (DOUBTS[ROWS_LOST] if lost else "")
-        + (DOUBTS[BEFORE_CHECKPOINT] if end.doubt == BEFORE_CHECKPOINT else ""),
+        + (DOUBTS[BEFORE_CHECKPOINT] if end.doubt == BEFORE_CHECKPOINT else "")
+        + (MAYBE_LIMITED if maybe_limited else ""),
         place=1,
     )
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
+from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
 from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import (
@@ -28,7 +30,9 @@ from dispatch_core.audit.deliveries.subscription_start import (
     perhaps_for_subscription,
     settled_by_checkpoint,
 )
+from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.left_out import COMPACTED_READ, left_out_by
 from dispatch_core.audit.waits.passed_entries import passed_unsent
 from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, CURSOR_PASSED, MOST_POSITIONS, Key, SampledWait
 
@@ -38,14 +42,21 @@ _MOST_EARLY: Final = 1_000
 
 #: A key (``None`` = without one), and the reason why its entries may have been left out legally.
 _Group = tuple[Key | None, str | None]
+_NO_TIMES: Final = np.empty(0, np.int64)
+#: Clocks of producers and the broker may differ by so much without any entry showing it.
+_CLOCKS_US: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     position: str
-    stored_us: int
+    stored_us: int  # or, of a delayed entry, since when it is owed
     messages: int
     behind: bool  # nothing later of its key was sent
+    transaction: int  # -1 = none
+    passed_us: int  # a later entry was sent then
+    replaced: bool  # a later entry of its key had been stored by then, and was sent
+    published_us: int
 
 
 class SkippedEntries:
@@ -69,6 +80,7 @@ class SkippedEntries:
         self._early: dict[tuple[int, int], tuple[Key | None, _Entry, bool]] = {}
         self._joined_us = _NEVER_US
         self._least_lag_us = _NEVER_US  # of deliveries
+        self._committed = Committed()
         self._known: set[str] = set()
         self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
 
@@ -88,6 +100,8 @@ class SkippedEntries:
             self._note_early(window, scan, int(sent[0]))
         else:
             self._first = max(self._first - dropped, 0)
+        if window.any_transactions:
+            self._committed.note(window.transaction[sent])
         self._forget_sent(times, dropped)
         self._note_passed(window, sent)
         self._check_early(window, scan)
@@ -110,11 +124,12 @@ class SkippedEntries:
             never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
         if not self._by_rules:
             never &= ~behind
+        passed_us = _first_sent_behind(window, scan) if never.any() else _NO_TIMES
         for ordinal in (low + np.flatnonzero(never)).tolist():
             position = window.position(ordinal)
             if position in self._known:
                 continue
-            key, entry = _described(window, ordinal, sent)
+            key, entry = _described(window, ordinal, sent, int(passed_us[ordinal]))
             group = key, CURSOR_PASSED if passed[ordinal] else None
             if acknowledged[ordinal]:
                 self._known.add(position)
@@ -181,10 +196,17 @@ class SkippedEntries:
                 for entry in entries
             ]
 
-    def waits(self, first_seq: int, first_us: int, as_of_us: int) -> list[SampledWait]:
-        """Return one wait for each key of the skipped entries.
+    def waits(
+        self,
+        first_seq: int,
+        first_us: int,
+        as_of_us: int,
+        in_force: BehaviourInForce = NOTHING_IN_FORCE,
+    ) -> list[SampledWait]:
+        """Return one wait for each key of the skipped entries, and for each behaviour that may have left them out.
 
-        ``first_seq`` and ``first_us``: first line of the log and its time; ``as_of_us``: time of the verdict.
+        ``first_seq`` and ``first_us``: first line of the log and its time; ``as_of_us``: time of the verdict; ``in_force``:
+        behaviours of the log.
         """
         groups: dict[_Group, list[_Entry]] = {}
         for found in (self._settled, self._open):
@@ -192,9 +214,28 @@ class SkippedEntries:
                 groups.setdefault(group, []).extend(entries)
         for key, entry, _ahead in self._early.values():
             groups.setdefault((key, CLOCKS_DIFFER), []).append(entry)
+        waits = []
+        for (of_key, doubt), entries in groups.items():
+            parts: dict[tuple[str | None, str | None], list[_Entry]] = {}
+            for entry in self._owed(entries, as_of_us):
+                what = left_out_by(in_force, entry.stored_us, min(entry.passed_us, as_of_us))
+                if what == COMPACTED_READ and not entry.replaced:
+                    parts.setdefault((doubt or COMPACTED_READ, None), []).append(entry)
+                else:
+                    parts.setdefault((doubt, what), []).append(entry)
+            for (of_part, what), members in parts.items():
+                wait = self._wait(of_key, of_part, members, first_seq, first_us, as_of_us)
+                waits.append(wait if what is None else replace(wait, left_out_by=what, uncertain=False))
+        return waits
+
+    def _owed(self, entries: list[_Entry], as_of_us: int) -> list[_Entry]:
+        """Return the entries but those that are delayed still, or whose transaction was not committed."""
+        transactions = np.array([entry.transaction for entry in entries], np.int64)
+        aborted = self._committed.open_or_aborted(transactions).tolist()
         return [
-            self._wait(key, doubt, entries, first_seq, first_us, as_of_us)
-            for (key, doubt), entries in groups.items()
+            entry
+            for entry, left_out in zip(entries, aborted, strict=True)
+            if not left_out and entry.stored_us <= max(as_of_us, entry.published_us)
         ]
 
     def _wait(
@@ -244,15 +285,36 @@ def _place(position: str) -> tuple[int, int]:
     return int(ledger), int(entry)
 
 
-def _described(window: LogWindow, ordinal: int, sent: npt.NDArray[np.intp]) -> tuple[Key | None, _Entry]:
-    """Return the key of an entry, and the entry. ``sent``: ordinals of the entries that were sent, ascending."""
+def _first_sent_behind(window: LogWindow, scan: Scan) -> npt.NDArray[np.int64]:
+    """Return for each entry when the first entry behind it was sent, microseconds; ``_NEVER_US`` = none was."""
+    first_us = np.full(len(window) + 1, _NEVER_US, np.int64)
+    deliveries = scan.deliveries
+    np.minimum.at(first_us, deliveries[:, ENTRY], window.op_t_us[deliveries[:, OPERATION]])
+    behind: npt.NDArray[np.int64] = np.minimum.accumulate(first_us[::-1])[::-1]
+    return behind[1:]
+
+
+def _described(
+    window: LogWindow, ordinal: int, sent: npt.NDArray[np.intp], passed_us: int = _NEVER_US
+) -> tuple[Key | None, _Entry]:
+    """Return the key of an entry, and the entry.
+
+    ``sent``: ordinals of the entries that were sent, ascending; ``passed_us``: when the first entry behind it was sent.
+    """
     published, known = window.publish_time_ms
     key = int(window.entry_key[ordinal])
     later = sent[np.searchsorted(sent, ordinal) :]
+    published_us = 1000 * int(published[ordinal]) if known[ordinal] else 0
     entry = _Entry(
         window.position(ordinal),
-        1000 * int(published[ordinal]) if known[ordinal] else 0,
+        max(published_us, int(window.due_us[ordinal])),
         max(int(window.num_messages[ordinal]), 1),
         key < 0 or not bool((window.entry_key[later] == key).any()),
+        int(window.transaction[ordinal]),
+        passed_us,
+        bool((1000 * published[later][window.entry_key[later] == key] <= passed_us + _CLOCKS_US).any())
+        if key >= 0
+        else False,
+        published_us,
     )
     return (None if key < 0 else (window.keys.text(key), bool(window.keys.base64[key]))), entry

@@ -68,7 +68,8 @@ class Note:
     """The parts of a wait that a row of ``sampling`` cannot hold.
 
     ``holder_positions``: entries pending on ``holder``, at most ``MOST_POSITIONS`` of ``holder_pending``. ``positions``:
-    waiting entries, with their ``keys``, and with the numbers of their producers and their publish times (``published``).
+    waiting entries, with their ``keys``, and with the numbers of their producers and the times since when they are owed
+    (``published``).
     """
 
     holder: int | None
@@ -86,6 +87,7 @@ class Notes:
         self.now = now
         self.window: Window
         self.stored_us: I64 = np.empty(0, np.int64)
+        self.owed_us: I64 = np.empty(0, np.int64)
         self.outstanding: tuple[I32, I64] = np.empty(0, np.int32), np.empty(0, np.int64)
 
     def of_row(self, core: Core, row: Any) -> Note:
@@ -120,9 +122,7 @@ class Notes:
         return {
             "positions": tuple(self.window.position(entry) for entry in entries),
             "keys": tuple(self.window.key(entry) for entry in entries),
-            "published": tuple(
-                (self.window.producer(entry), int(self.stored_us[entry])) for entry in entries
-            ),
+            "published": tuple((self.window.producer(entry), int(self.owed_us[entry])) for entry in entries),
         }
 
     def waiting(self, st: State, hash_id: int) -> I64:
@@ -130,7 +130,7 @@ class Notes:
         now = self.now
         listed = np.empty(int(now[at_.END] - now[at_.FIRST]), np.int64)
         now[at_.WANTED] = hash_id
-        at_.survey(st, self.stored_us, now, *self.outstanding, listed)
+        at_.survey(st, self.stored_us, self.owed_us, now, *self.outstanding, listed)
         now[at_.WANTED] = -1
         return listed[: now[at_.LISTED]]
 

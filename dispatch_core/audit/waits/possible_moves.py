@@ -181,6 +181,7 @@ class _Passed:
         else:
             published, known = self._window.publish_time_ms
             stored_us = 1000 * int(published[ordinal]) + self._lag_us if known[ordinal] else -_NEVER
+            stored_us = max(stored_us, int(self._window.due_us[ordinal]))
             may = after_us - max(before_us, stored_us) > ROOM_US
         return self._line_after(before_us) if may else None
 

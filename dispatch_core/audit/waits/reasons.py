@@ -56,7 +56,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.audit.catalogue import STALL_REASONS
+from dispatch_core.audit.catalogue import LIMIT_REASONS, STALL_REASONS
 from dispatch_core.broker.gates import (
     DRAINING_HASH,
     FAILOVER_DELAY,
@@ -82,9 +82,10 @@ from dispatch_core.broker.gates import (
 )
 from dispatch_core.broker.state import WIDE, State
 
-#: The names of the gates' codes that are reasons; where none is closed there is none.
-REASONS: Final[tuple[str | None, ...]] = (None, *GATES[NO_CONSUMER : FAILOVER_DELAY + 1])
-assert set(REASONS[1:]) == set(STALL_REASONS), "every reason of the catalogue has its rule"
+#: The names of the gates' codes that are reasons; where none is closed there is none. Behind them the limits that a log
+#: shows in force (``held_by_limits``).
+REASONS: Final[tuple[str | None, ...]] = (None, *GATES[NO_CONSUMER : FAILOVER_DELAY + 1], *LIMIT_REASONS)
+assert set(REASONS[1:]) == {*STALL_REASONS, *LIMIT_REASONS}, "every reason of the catalogue has its rule"
 
 
 @compiled

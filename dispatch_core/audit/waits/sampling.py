@@ -64,6 +64,7 @@ Rows = npt.NDArray[np.int64]
     MESSAGE_US,
     NEEDLESS_US,
     UNCERTAIN_US,
+    MAYBE_LIMITED_US,  # by no gate, and perhaps by a limit in force
     ATTEMPTS,
     NOTED,  # the control plane has looked at it
     SEEN,  # stamp of the last sample in which it waited
@@ -71,7 +72,7 @@ Rows = npt.NDArray[np.int64]
     MESSAGES_NOW,
     NEEDLESS_NOW,
     SHARES,
-) = range(25)
+) = range(26)
 COLUMNS: Final = SHARES + len(REASONS)
 UNNAMED: Final = -1
 
@@ -95,8 +96,10 @@ UNNAMED: Final = -1
     CLOSED,  # rows of waits that have ended
     WANTED,  # of which hash entries that wait are listed, -1 = none
     LISTED,  # how many these are
-) = range(18)
-NUMBERS: Final = 18
+    LIMITED_BY,  # a reason for entries that no gate holds: a limit is in force; OPEN = none is
+    MAYBE_LIMITED,  # 1 = a limit may hold them, and the log cannot tell
+) = range(20)
+NUMBERS: Final = 20
 
 #: Several consumers.
 _MANY: Final = -2
@@ -107,9 +110,12 @@ MOST_AHEAD: Final = AHEAD_ROWS
 
 
 @compiled
-def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at: I64, listed: I64) -> None:
+def survey(
+    st: State, stored_us: I64, owed_us: I64, now: I64, outstanding: I32, outstanding_at: I64, listed: I64
+) -> None:
     """Count the waiting entries, and note in ``outstanding`` who holds entries of each hash, valid for this ``STAMP``.
 
+    ``owed_us``: since when each entry may wait: when it was stored, or until when it is delayed.
     Sets ``END``, ``WAITING``, ``PINNED_BY``, ``LISTED``. ``listed`` gets those of the hash that is ``WANTED``.
     """
     now[WAITING], now[LISTED], now[PINNED_BY] = 0, 0, NOBODY
@@ -119,7 +125,7 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
         if st.deleted[entry] == 0:
             slot = st.holder[entry] + WIDE
             if slot == NOBODY:
-                if is_waiting(st, stored_us, now, entry):
+                if is_waiting(st, owed_us, now, entry):
                     now[WAITING] += 1
                     if st.hash_id[entry] == now[WANTED]:
                         listed[now[LISTED]] = entry
@@ -138,8 +144,8 @@ def survey(st: State, stored_us: I64, now: I64, outstanding: I32, outstanding_at
 
 
 @compiled
-def is_waiting(st: State, stored_us: I64, now: I64, entry: int) -> bool:
-    """Check that an entry waits: stored long enough ago, not acknowledged, not pending, and yet to be read or sent again.
+def is_waiting(st: State, owed_us: I64, now: I64, entry: int) -> bool:
+    """Check that an entry waits: owed for long enough, not acknowledged, not pending, and yet to be read or sent again.
 
     An entry whose pending ack is gone already, a moment before it counts as acknowledged, does not wait.
     """
@@ -147,7 +153,7 @@ def is_waiting(st: State, stored_us: I64, now: I64, entry: int) -> bool:
         st.deleted[entry] == 0
         and st.holder[entry] == NOBODY
         and (st.in_replay[entry] == 1 or not_read_yet(st, entry) or no_consumer(st) or now[GIVEN] >= 0)
-        and stored_us[entry] + now[GRACE_US] <= now[T_US]
+        and owed_us[entry] + now[GRACE_US] <= now[T_US]
         and st.hash_id[entry] != now[UNKNOWN_HASH]
     )
 
@@ -158,7 +164,7 @@ def sample(
     classic: bool,
     inferred: bool,
     batched_entries: bool,
-    stored_us: I64,
+    owed_us: I64,
     stored_at_join: I64,
     now: I64,
     outstanding: I32,
@@ -177,12 +183,12 @@ def sample(
     now[CLOSED] = 0
     rank = 0
     for entry in range(now[FIRST], now[END]):
-        if not is_waiting(st, stored_us, now, entry):
+        if not is_waiting(st, owed_us, now, entry):
             continue
         hash_id = st.hash_id[entry] + WIDE
         since = now[BEFORE_US]
-        if stored_us[entry] + now[GRACE_BEFORE_US] > since:
-            since = stored_us[entry]  # it had only just been stored then
+        if owed_us[entry] + now[GRACE_BEFORE_US] > since:
+            since = owed_us[entry]  # it had only just been stored then
         lasted = now[T_US] - since
         at = row_of[hash_id] + WIDE
         if at < 0 or rows[at, SEEN] != now[STAMP]:
@@ -210,7 +216,7 @@ def sample(
                 lasted,
             )
         _add(rows, at, st.num_messages[entry] + WIDE, lasted)
-        if rows[at, REASON] == OPEN and now[GIVEN] < 0:
+        if (rows[at, REASON] == OPEN or rows[at, REASON] == now[LIMITED_BY]) and now[GIVEN] < 0:
             taken[st.hash_owner[hash_id]] += 1
         rank += 1
     at = now[OPEN_ROWS] - 1
@@ -267,6 +273,10 @@ def _ask(
         reason = why_waiting(st, classic, entry, rank, ahead, inferred)
         if reason == NO_CONSUMER:
             slot = NOBODY + WIDE
+    if reason == OPEN:
+        reason = now[LIMITED_BY]
+        if now[MAYBE_LIMITED] == 1:
+            rows[at, MAYBE_LIMITED_US] += lasted
     rows[at, SEEN], rows[at, REASON] = now[STAMP], reason
     rows[at, LAST_US], rows[at, LAST_SEQ] = now[T_US], now[SEQ]
     rows[at, ENTRIES_NOW] = rows[at, MESSAGES_NOW] = 0
@@ -354,7 +364,7 @@ def warm_up() -> None:
     """Call every compiled function here once, with one entry and no consumer."""
     st = new_state(np.zeros(1, np.int32), np.ones(1, np.int32), 1, 1)
     now, per_hash, zeros = numbers(), np.full(1, -1, np.int32), np.zeros(1, np.int64)
-    survey(st, zeros, now, per_hash.copy(), zeros.copy(), zeros.copy())
+    survey(st, zeros, zeros, now, per_hash.copy(), zeros.copy(), zeros.copy())
     rows = np.zeros((1, COLUMNS), np.int64)
     sample(
         st, False, True, False, zeros, zeros, now, per_hash.copy(), zeros, zeros, per_hash, rows, rows.copy()

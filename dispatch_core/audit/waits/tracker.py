@@ -18,8 +18,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.audit.catalogue import LIMIT_REASONS
+from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits import sampling as at_
+from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
 from dispatch_core.audit.waits.reasons import REASONS
 from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE
@@ -34,6 +37,8 @@ __all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tic
 CLOCKS_DIFFER: Final = "clocks_differ"
 #: The cursor passed its entries between two loads of the topic, and no line says why.
 CURSOR_PASSED: Final = "cursor_passed"
+#: The compacted topic was read, which leaves out what a later entry of the key replaces; of this one none was sent.
+COMPACTED_READ: Final = "compacted_read"
 #: Number of waits below the limit that are listed one by one, per interval.
 SHORT_WAITS: Final = 2_000
 #: Waits that one sample describes in full for one consumer and reason; of others only the oldest position is named.
@@ -63,7 +68,7 @@ class SampledWait:
     """
 
     hash: int | None  # None: many hashes together, waits too short to be listed one by one
-    reason: str | None  # of ``catalogue.STALL_REASONS``
+    reason: str | None  # of ``catalogue.STALL_REASONS`` or ``LIMIT_REASONS``
     shares: tuple[tuple[str | None, int], ...]  # longest first
     waiting: int | None  # consumer that should get it
     holder: int | None  # consumer that holds it up: drains, pins the join position, has no permits
@@ -92,6 +97,12 @@ class SampledWait:
     #: … the number of them by each of ``keys``, and the number of their keys in all.
     never_of_keys: tuple[tuple[Key | None, int], ...] = ()
     never_keys: int = 0
+    #: A limit held it at the end of the log.
+    limited: bool = False
+    #: A limit in force may have held it for the larger part of the time in which no rule did; the log cannot tell.
+    maybe_limited: bool = False
+    #: The behaviour in force that may have left out its entries (``left_out``).
+    left_out_by: str | None = None
     #: Number of the producer and publish time of ``positions``, one by one; empty = not known.
     published: tuple[tuple[int, int], ...] = ()
 
@@ -153,7 +164,8 @@ class WaitTracker:
         start_us: waits that ended before this time are left out.
         short_waits: the number of shorter waits that are listed one by one.
 
-    ``batched_entries``: set it where acknowledgements of parts of entries are unseen.
+    ``batched_entries``: set it where acknowledgements of parts of entries are unseen. ``held_by``: limits in force; ``None``
+    = the log shows none.
     """
 
     def __init__(
@@ -167,6 +179,7 @@ class WaitTracker:
         short_waits: int = SHORT_WAITS,
     ) -> None:
         self.batched_entries = False
+        self.held_by: HeldByLimits | None = None
         self.next_us = -(1 << 62)
         self._inferred = inferred
         self._tick_us = tick_us
@@ -180,19 +193,36 @@ class WaitTracker:
         self._outstanding = np.empty(0, np.int32)
         self._outstanding_at = np.empty(0, np.int64)
         self._stored_us: I64 = np.empty(0, np.int64)
+        self._owed_us: I64 = np.empty(0, np.int64)  # without what transactions hold back
+        self._transaction: npt.NDArray[np.int32] | None = None
+        self._committed = Committed()
         self._stored_at_join: I64 = np.empty(0, np.int64)
         self._notes_of = Notes(self._now)
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
         self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
 
-    def go_on(self, dropped: int, window: Window, stored_us: I64) -> None:
-        """Take a new window of entries: ``dropped`` were dropped at its front. ``stored_us``: publish time of each.
+    def go_on(
+        self,
+        dropped: int,
+        window: Window,
+        stored_us: I64,
+        due_us: I64 | None = None,
+        transaction: npt.NDArray[np.int32] | None = None,
+    ) -> None:
+        """Take a new window of entries: ``dropped`` were dropped at its front.
 
-        For a log without a trace call ``joined`` too.
+        ``stored_us``: publish time of each; ``due_us``: until when it is delayed (0 = it is not; ``None`` = none is);
+        ``transaction``: the number of its transaction, -1 = none (``None`` = there are none). For a log without a trace call
+        ``joined`` too.
         """
         self._stored_us = np.ascontiguousarray(stored_us, np.int64)
+        self._owed_us = self._stored_us
+        if due_us is not None:
+            self._owed_us = np.maximum(self._stored_us, due_us)
+        self._transaction = transaction
         self._notes_of.window, self._notes_of.stored_us = window, self._stored_us
+        self._notes_of.owed_us = self._owed_us
         self._rows[: self._now[at_.OPEN_ROWS], at_.HEAD] -= dropped
 
     def begin(self, seq: int, t_us: int) -> None:
@@ -271,7 +301,12 @@ class WaitTracker:
         self._make_room(st)
         if not len(self._stored_us):
             return
-        at_.survey(st, self._stored_us, now, self._outstanding, self._outstanding_at, _NOTHING)
+        self._notes_of.owed_us = owed_us = self._owed(st)
+        now[at_.LIMITED_BY], now[at_.MAYBE_LIMITED] = OPEN, 0
+        if self.held_by is not None:
+            before_us, now_us = int(now[at_.BEFORE_US]), int(now[at_.T_US])
+            now[at_.LIMITED_BY], now[at_.MAYBE_LIMITED] = self.held_by.at(core, before_us, now_us)
+        at_.survey(st, self._stored_us, owed_us, now, self._outstanding, self._outstanding_at, _NOTHING)
         if not now[at_.WAITING] and not now[at_.OPEN_ROWS]:
             return
         self._make_rows()
@@ -282,7 +317,7 @@ class WaitTracker:
             isinstance(core, ClassicKeySharedDispatcher),
             self._inferred,
             self.batched_entries,
-            self._stored_us,
+            owed_us,
             self._stored_at_join,
             now,
             self._outstanding,
@@ -295,6 +330,15 @@ class WaitTracker:
         self._name_new()
         self._end(core, closed[: now[at_.CLOSED]])
         self._note(core, everything=last)
+
+    def _owed(self, st: State) -> I64:
+        """Return since when each entry is owed; what an open transaction holds back, or an aborted one leaves out, never."""
+        if self._transaction is None:
+            return self._owed_us
+        sent = (st.holder[: len(self._transaction)] != NOBODY) | (st.deleted[: len(self._transaction)] == 1)
+        self._committed.note(self._transaction[sent])
+        not_owed = self._committed.not_owed(self._transaction, int(st.s[READ_POSITION]))
+        return np.where(not_owed, _NEVER_US, self._owed_us)
 
     def _next(self, t_us: int) -> None:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
@@ -431,6 +475,8 @@ class WaitTracker:
             positions=note.positions,
             keys=note.keys,
             published=note.published,
+            maybe_limited=2 * row[at_.MAYBE_LIMITED_US] > row[at_.SHARES + OPEN],
+            limited=open_ and REASONS[row[at_.REASON]] in LIMIT_REASONS,
             entries=row[at_.ENTRIES],
             messages=row[at_.MESSAGES],
             message_us=row[at_.MESSAGE_US],
@@ -470,6 +516,8 @@ class WaitTracker:
 _NOT_STORED: Final = -1
 
 _NOTHING: Final = np.empty(0, np.int64)
+#: A time that never comes, to which a grace can be added.
+_NEVER_US: Final = 1 << 62
 
 #: Columns that are added up.
 _SUMMED: Final = [at_.ENTRIES, at_.MESSAGES, at_.MESSAGE_US, at_.NEEDLESS_US, at_.ATTEMPTS, at_.UNCERTAIN_US]

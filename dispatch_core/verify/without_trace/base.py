@@ -95,6 +95,10 @@ class OperationBatch:
     #: New consumers by the number in ``op_consumer``; they join in this batch or later.
     members: Mapping[int, Member]
     ahead: Racing  # operations behind this batch that may race with it
+    #: Until when each of the retained and the new entries may be delayed, 0 = it is not; None = none is.
+    due_us: Ints | None = None
+    #: Number of the transaction of each of them, -1 = none; None = there are no transactions.
+    transaction: Array | None = None
     #: Positions and keys of the retained and the new entries; only needed where waits are sampled.
     window: Window | None = None
     #: The log begins with a checkpoint of a dispatcher at work, whose past is unknown: all differences are uncertain.
@@ -113,6 +117,37 @@ class BatchJudgement:
     judgement: npt.NDArray[np.int8]
     expected: Ints
     findings: list[Finding]
+
+
+class NotJudgedFrom:
+    """The first operation from which on differences are not judged, because an entry was delayed or of a transaction.
+
+    Such entries are left out of reads that the rules replay: nothing shows when the broker takes them up again.
+    """
+
+    def __init__(self) -> None:
+        self.from_us = 1 << 62
+        self._begun = False
+
+    def look(self, batch: OperationBatch) -> int | None:
+        """Return the first such operation of a batch; ``None`` = all are judged."""
+        if self._begun:
+            return 0
+        ops = [int(np.searchsorted(np.maximum.accumulate(batch.op_t_us), self.from_us))]
+        firsts = []
+        if batch.due_us is not None and batch.due_us.any():
+            firsts.append(int(np.argmax(batch.due_us > 0)))
+        if batch.transaction is not None and (batch.transaction >= 0).any():
+            firsts.append(int(np.argmax(batch.transaction >= 0)))
+        if firsts:
+            first = min(firsts)
+            ordinals = batch.op_ordinals[batch.op_start[0] : batch.op_start[-1]]
+            owner = np.repeat(np.arange(len(batch.op_code)), np.diff(batch.op_start))
+            reached = owner[(ordinals >= first) & (batch.op_code[owner] == SENT)]
+            ops += [int(reached[0])] if len(reached) else []
+        op = min(ops)
+        self._begun = op < len(batch.op_code)
+        return op if self._begun else None
 
 
 class DispatcherFold(ABC):
@@ -138,8 +173,13 @@ class DispatcherFold(ABC):
         self._sends = False  # something was sent
         self._before = Racing.none()  # at the end of the last batch
         self._moves = MovesNotJudged()
+        self._not_judged_from = NotJudgedFrom()
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
+
+    def leave_open(self, from_us: int) -> None:
+        """Do not judge differences from a moment on: a behaviour is in force that the rules do not replay."""
+        self._not_judged_from.from_us = from_us
 
     def feed(self, batch: OperationBatch) -> BatchJudgement:
         """Take the next batch and judge its deliveries."""
@@ -161,6 +201,9 @@ class DispatcherFold(ABC):
         )
         if touched is not None:
             judgement[(judgement == DIVERGENT) & touched[of_sent]] = NOT_JUDGED
+        later = self._not_judged_from.look(batch)
+        if later is not None:
+            judgement[(judgement == DIVERGENT) & (owner >= later)] = NOT_JUDGED
         findings = []
         if self.not_judged is not None:
             judgement[:] = NOT_JUDGED
@@ -235,7 +278,7 @@ class DispatcherFold(ABC):
         self._stored_us = np.concatenate([self._stored_us[batch.dropped :], batch.stored_us])
         if self.wait_tracker is None or batch.window is None:
             return None
-        self.wait_tracker.go_on(batch.dropped, batch.window, self._stored_us)
+        self.wait_tracker.go_on(batch.dropped, batch.window, self._stored_us, batch.due_us, batch.transaction)
         if not len(batch.op_code):
             return None
         if self._begins_us is None:

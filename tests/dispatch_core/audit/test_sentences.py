@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from dispatch_core.audit.catalogue import STALL_REASONS
+from dispatch_core.audit.catalogue import LIMIT_REASONS, STALL_REASONS
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import listed, positions_listed
 from dispatch_core.audit.sentences.names import (
@@ -88,9 +88,10 @@ def test_tables_and_sentences_call_a_nameless_consumer_alike() -> None:
     assert numbered(7, None) == "consumer 7"
 
 
-@pytest.mark.parametrize("reason", [*STALL_REASONS, None])
+@pytest.mark.parametrize("reason", [*STALL_REASONS, *LIMIT_REASONS, None])
 def test_every_reason_has_a_sentence_of_its_own(reason: str | None) -> None:
-    sentences = {other: why(Cause(other, waiting="w2", holder="w1")) for other in (*STALL_REASONS, None)}
+    reasons = (*STALL_REASONS, *LIMIT_REASONS, None)
+    sentences = {other: why(Cause(other, waiting="w2", holder="w1")) for other in reasons}
     assert list(sentences.values()).count(sentences[reason]) == 1
     assert why(Cause(reason)), "nothing but the reason has to be known"
     assert "None" not in why(Cause(reason))

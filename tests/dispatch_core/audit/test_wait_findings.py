@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatch_core.audit.catalogue import LIMIT_REASONS
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.findings import KIND_OF, but_for
 from dispatch_core.audit.waits.reasons import REASONS
@@ -59,7 +60,7 @@ JOINED = [at(1, added(1)), at(1, flow(1, 100))]
 
 
 def test_every_reason_has_a_kind() -> None:
-    assert set(KIND_OF) == set(REASONS) - {None}
+    assert set(KIND_OF) == set(REASONS) - {None, *LIMIT_REASONS}
     assert set(KIND_OF.values()) == {"stuck_key", "stuck_consumer", "stuck_subscription"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.audit.catalogue import STALL_REASONS
+from dispatch_core.audit.catalogue import LIMIT_REASONS, STALL_REASONS
 from dispatch_core.audit.waits import reasons
 from dispatch_core.audit.waits.reasons import REASONS
 from dispatch_core.broker import gates, permits, state
@@ -58,7 +58,7 @@ ENTRY = st.integers(0, ENTRIES - 1)
 
 def test_every_reason_of_the_catalogue_has_a_code() -> None:
     assert REASONS[gates.OPEN] is None
-    assert sorted(REASONS[1:], key=str) == sorted(STALL_REASONS)
+    assert sorted(REASONS[1:], key=str) == sorted((*STALL_REASONS, *LIMIT_REASONS))
     assert REASONS[gates.LOOK_AHEAD_LIMIT] == "look_ahead_limit"
     assert REASONS[gates.FAILOVER_DELAY] == "failover_delay"
 
