@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+_FEW_WORDS: Final = 200
 
 
 def ints(values: pa.ChunkedArray | pa.Array, absent: int = 0) -> Ints:
@@ -28,10 +30,17 @@ def valid(values: pa.ChunkedArray | pa.Array) -> Mask:
 
 
 def encoded(values: pa.ChunkedArray) -> tuple[npt.NDArray[Any], pa.Array]:
-    """Return codes (0 for null, see ``valid``) and the distinct values; a column may be encoded already."""
+    """Return codes (0 for null, see ``valid``) and the distinct values; a column may be encoded already.
+
+    Of few rows the values are those that the rows have: an encoded column may share the words of a whole row group.
+    """
     column = _encoded(values)
-    codes = column.indices
-    return np.asarray(codes.fill_null(0) if codes.null_count else codes), column.dictionary
+    indices, words = column.indices, column.dictionary
+    codes = np.asarray(indices.fill_null(0) if indices.null_count else indices)
+    if len(words) > _FEW_WORDS + len(codes):
+        used, codes = np.unique(codes, return_inverse=True)
+        words = words.take(pa.array(used))
+    return codes, words
 
 
 def codes_with_null(values: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
@@ -79,11 +88,25 @@ def marked(values: pa.ChunkedArray, *wanted: str) -> Mask:
     codes, words = encoded(values)
     if not len(words):
         return np.zeros(len(values), dtype=np.bool_)
-    hit = np.asarray(pc.is_in(words, value_set=pa.array(wanted, words.type)))
+    hit = _among(words, wanted)
     if not hit.any():
         return np.zeros(len(values), dtype=np.bool_)
     found: Mask = hit[codes]
     return found & valid(values) if values.null_count else found
+
+
+def _among(words: pa.Array, wanted: tuple[str, ...]) -> Mask:
+    """Return a mask of the words that are ``wanted``. Few words are compared in Python: a call of Arrow takes as long as
+    a hundred of them.
+    """
+    if len(words) > _FEW_WORDS:
+        return np.asarray(pc.is_in(words, value_set=pa.array(wanted, words.type)))
+    return np.array([word in wanted for word in words.to_pylist()], dtype=np.bool_)
+
+
+def has(table: pa.Table, name: str) -> bool:
+    """True if a table has a column of this name, once. Listing all names takes a hundred times as long."""
+    return bool(table.schema.get_field_index(name) >= 0)
 
 
 def plain(table: pa.Table) -> pa.Table:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, codes_with_null, ints
 from dispatch_core.arrays.jit import compiled
 from dispatch_core.audit.hash_share import messages_of
@@ -52,7 +53,7 @@ class KeyTotals:
 
     def __init__(self) -> None:
         self._deliveries = 0
-        self._merged = TOTALS.empty_table()
+        self._merged = no_rows(TOTALS)
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import has, marked
 from dispatch_core.times import LAST_US
 
 Position = tuple[int, int]
@@ -117,12 +117,12 @@ def read(text: str) -> Checkpoint | None:
 
 def checkpoints(events: pa.Table) -> list[Checkpoint]:
     """The checkpoints among ``events`` (columns ``kind``, ``checkpoint_json``), in order."""
-    if "checkpoint_json" not in events.column_names:
+    if not has(events, "checkpoint_json"):
         return []
     texts = events["checkpoint_json"]
     if texts.null_count == len(texts):
         return []
-    found = texts.filter(pc.equal(events["kind"].cast(pa.string()), "checkpoint")).to_pylist()
+    found = texts.filter(pa.array(marked(events["kind"], "checkpoint"))).to_pylist()
     return [said for text in found if text and (said := read(text)) is not None]
 
 
@@ -136,12 +136,11 @@ def leading(events: pa.Table) -> Checkpoint | None:
 
 def joins(events: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
     """``consumer_added`` lines as dicts of ``columns``, then one dict for each connection that only checkpoints name."""
-    few = events.select(list(dict.fromkeys([*columns, "consumer"])))  # of some forty
-    added = few.filter(pc.equal(events["kind"].cast(pa.string()), "consumer_added"))
-    rows: list[dict[str, Any]] = added.select(list(columns)).to_pylist()
+    added = pa.array(np.flatnonzero(marked(events["kind"], "consumer_added")))
+    rows: list[dict[str, Any]] = events.select(list(columns)).take(added).to_pylist() if len(added) else []
     found = checkpoints(events)
     if found:
-        known = set(added["consumer"].to_pylist())
+        known = set(events["consumer"].take(added).to_pylist())
         for consumer in named_by(found):
             if consumer.number not in known:
                 line = as_line(consumer)

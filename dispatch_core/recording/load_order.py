@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import has
 from dispatch_core.recording.checkpoint import Position
 
 
@@ -60,7 +61,7 @@ def in_order(loads: Sequence[Load]) -> list[int]:
 
 def named_extent(events: pa.Table) -> tuple[Position, Position]:
     """The lowest and the highest position that the events name; (-1, -1) if they name none, or have no positions."""
-    if "positions" not in events.column_names:
+    if not has(events, "positions"):
         return (-1, -1), (-1, -1)
     flat = pc.list_flatten(events["positions"])
     ledgers = np.asarray(pc.struct_field(flat, "ledger_id"))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import has, marked
 from dispatch_core.broker import settings as settings_
 from dispatch_core.broker.profiles import Dispatcher, Profile, partition_index, resolve
 from dispatch_core.broker.versions import parse_version
@@ -183,5 +183,5 @@ def _dispatcher_starts(log: DispatcherLog) -> list[tuple[int, Policy]]:
 
 def _rows(log: DispatcherLog, kinds: tuple[str, ...], columns: Sequence[str]) -> pa.Table:
     """The lines of these kinds, in those of ``columns`` that the log has."""
-    there = [name for name in columns if name in log.events.column_names]
-    return log.events.select(there).filter(pc.is_in(log.events["kind"], value_set=pa.array(kinds)))
+    there = [name for name in columns if has(log.events, name)]
+    return log.events.select(there).filter(pa.array(marked(log.events["kind"], *kinds)))

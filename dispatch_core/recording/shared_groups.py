@@ -7,10 +7,10 @@ for files that are never written again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,10 +20,16 @@ import pyarrow.parquet as pq
 
 #: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
 _KEPT: Final = 4
+#: Forms of row groups kept.
+_KEPT_FORMS: Final = 3 * _KEPT
 #: Columns that are not needed from files of many dispatchers.
 _UNREAD: Final = frozenset({"source_file", "source_line"})
 
 _Place = tuple[str, ...]
+#: The first row, and the row behind the last one, of each run of a dispatcher's rows.
+Runs = Sequence[tuple[int, int]]
+#: Brings the rows of a whole row group into another form, each row for itself. Forms are told apart by identity.
+Form = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class About:
 
 def about(path: str) -> About:
     """The footer of a Parquet file, read again only when the file has changed. Raises pyarrow's errors."""
-    status = Path(path).stat()
+    status = os.stat(path)  # noqa: PTH116 - asked for each dispatcher
     return _about(path, status.st_mtime_ns, status.st_size)
 
 
@@ -102,26 +108,32 @@ def _group(group: pq.RowGroupMetaData) -> Group:
 
 
 def rows_of(
-    path: str, group: int, dispatcher: Mapping[str, str], columns: Sequence[str], texts: Sequence[str] = ()
+    path: str, group: int, dispatcher: Mapping[str, str], form: Form, texts: Sequence[str] = ()
 ) -> pa.Table:
-    """The rows of ``dispatcher`` (columns and their values) in one row group, in those of ``columns`` that have values.
+    """The rows of ``dispatcher`` (columns and their values) in one row group, in a form.
 
-    ``source_file`` and ``source_line`` are never read.
-
-    ``texts`` and the columns of ``dispatcher`` come dictionary encoded. The table shares its memory with the row group.
+    ``form`` is applied once to the row group, for all its dispatchers: to the columns that have values, but for
+    ``source_file`` and ``source_line``, which are never read. ``texts`` and the columns of ``dispatcher`` come dictionary
+    encoded. The table shares its memory with the row group.
     """
-    table, runs = _read(path, group, tuple(dispatcher), tuple(texts))
-    there = set(table.column_names)
-    table = table.select([name for name in columns if name in there])
+    table, runs = _formed(path, group, tuple(dispatcher), tuple(texts), form)
     parts = [table.slice(start, stop - start) for start, stop in runs.get(tuple(dispatcher.values()), ())]
     return parts[0] if len(parts) == 1 else pa.concat_tables([table.slice(0, 0), *parts])
 
 
+@lru_cache(maxsize=_KEPT_FORMS)
+def _formed(
+    path: str, group: int, whose: tuple[str, ...], texts: tuple[str, ...], form: Form
+) -> tuple[pa.Table, dict[_Place, list[tuple[int, int]]]]:
+    table, runs = whole_group(path, group, whose, texts)
+    return form(table), runs
+
+
 @lru_cache(maxsize=_KEPT)
-def _read(
+def whole_group(
     path: str, group: int, whose: tuple[str, ...], texts: tuple[str, ...]
 ) -> tuple[pa.Table, dict[_Place, list[tuple[int, int]]]]:
-    """A row group, and the first and last row of each run of a dispatcher in it.
+    """A row group, and the first row and the row behind the last one of each run of a dispatcher in it.
 
     All columns are read at once, because two calls for the same dispatcher ask for different columns.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -21,13 +21,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dispatch_core.arrays.batches import no_rows, nulls
+from dispatch_core.arrays.columns import has, marked
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
-from dispatch_core.recording.shared_groups import about, rows_of
+from dispatch_core.recording.shared_groups import Form, Runs, about, rows_of, run_starts, whole_group
 
 #: A batch brings at least so many entries beyond the last one that its events name, since these entries may be waiting.
 AHEAD_ROWS: Final = 4096
@@ -45,6 +46,8 @@ BATCH_ROWS: Final = -(-ROW_GROUP_ROWS // 3)
 _END: Final = (1 << 63) - 1
 _SLICE_ROWS: Final = BATCH_ROWS
 _MOST_AT_ONCE: Final = 524_288
+#: Surveys of row groups kept: of the one that a dispatcher begins in, and of the one that it ends in.
+_KEPT_SURVEYS: Final = 2
 _TEXTS: Final = (
     "kind",
     "ack_type",
@@ -135,13 +138,19 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
     for path in event_files:
         with _File(path) as file:
             for group in file.groups(dispatcher):
+                if not file.holds_only(group, dispatcher):
+                    of_group = file.survey(group, dispatcher, wanted)
+                    rare += of_group.rare_of(dispatcher)
+                    traced = traced or of_group.traced(dispatcher)
+                    seen.update(dict.fromkeys(of_group.incarnations_of(dispatcher)))
+                    continue
                 here: set[str] = set()
-                for table in file.rows(group, dispatcher, ("kind", *INCARNATION)):
+                for table in file.rows(group, ("kind", *INCARNATION)):
                     here |= {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
                     seen.update(dict.fromkeys(_incarnations(table)))
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
-                    rare += _lines(file.rows(group, dispatcher, columns), wanted)
+                    rare += _lines(file.rows(group, columns), wanted)
     # As one chunk: each of many small chunks would cost every later step as much as a large one.
     one_chunk = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
     whole = rare[0] if one_chunk else pa.concat_tables([no_rows(EVENTS), *rare]).combine_chunks()
@@ -176,7 +185,7 @@ def lines_by_incarnation(
 
     ``columns``: those of ``EVENTS`` to read; ``kind`` is one of them.
     """
-    wanted = pa.schema([EVENTS.field(name) for name in (*INCARNATION, *columns)])
+    wanted = _event_columns((*INCARNATION, *columns))
     for table in _rows(event_files, wanted, dispatcher):
         for run in _runs_of_incarnations(_without_headers(table)):
             yield (run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0), run
@@ -194,6 +203,65 @@ def _runs_of_incarnations(events: pa.Table) -> Iterator[pa.Table]:
     for start, end in pairwise(edges):
         if end > start:
             yield events.slice(start, end - start)
+
+
+class _GroupSurvey:
+    """A survey of a row group that dispatchers share, made for all of them at once."""
+
+    def __init__(self, table: pa.Table, runs: Mapping[tuple[str, ...], Runs], kinds: Set[str]) -> None:
+        """Survey ``table``, of which ``runs`` tells the rows of each dispatcher; ``kinds``: of the rare lines."""
+        self._table, self._runs = table, runs
+        rare = marked(table["kind"], *kinds)
+        there = [name for name in _columns_of(frozenset(kinds)) if has(table, name)]
+        self._rare = _as(table.select(there).filter(pa.array(rare)).combine_chunks(), EVENTS)
+        #: Rare lines, lines of a trace, and changes of the incarnation before each row.
+        self._rare_before = _counted_before(rare)
+        self._traced_before = _counted_before(marked(table["kind"], *_TRACE_KINDS))
+        self._changes_before = _counted_before(_incarnation_changes(table))
+
+    def rare_of(self, dispatcher: Mapping[str, str]) -> list[pa.Table]:
+        """The rare lines of a dispatcher: one table for each run of its rows that has some."""
+        at = self._rare_before
+        runs = [(at[start], at[stop]) for start, stop in self._runs_of(dispatcher)]
+        return [self._rare.slice(start, stop - start) for start, stop in runs if stop > start]
+
+    def traced(self, dispatcher: Mapping[str, str]) -> bool:
+        """True if the dispatcher has lines that only a trace holds."""
+        at = self._traced_before
+        return any(at[stop] > at[start] for start, stop in self._runs_of(dispatcher))
+
+    def incarnations_of(self, dispatcher: Mapping[str, str]) -> set[tuple[str | None, int | None]]:
+        """The incarnations of the dispatcher."""
+        at = self._changes_before
+        found: set[tuple[str | None, int | None]] = set()
+        for start, stop in self._runs_of(dispatcher):
+            same = at[stop] == at[start + 1]
+            found |= _incarnations(self._table.slice(start, 1 if same else stop - start))
+        return found
+
+    def _runs_of(self, dispatcher: Mapping[str, str]) -> Runs:
+        return self._runs.get(tuple(dispatcher.values()), ())
+
+
+def _counted_before(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Count the marked rows before each row, and before the end."""
+    return np.append(0, np.cumsum(rows))
+
+
+def _incarnation_changes(table: pa.Table) -> npt.NDArray[np.bool_]:
+    """Mark the rows of another incarnation than the row before."""
+    keys = [table[name].combine_chunks() for name in INCARNATION if has(table, name)]
+    changed = np.zeros(table.num_rows, dtype=np.bool_)
+    if keys:
+        changed[run_starts(keys)] = True
+    return changed
+
+
+@lru_cache(maxsize=_KEPT_SURVEYS)
+def _survey_of_group(
+    path: str, group: int, whose: tuple[str, ...], texts: tuple[str, ...], kinds: frozenset[str]
+) -> _GroupSurvey:
+    return _GroupSurvey(*whole_group(path, group, whose, texts), kinds)
 
 
 @lru_cache(maxsize=8)
@@ -247,10 +315,9 @@ def log_batches(
             ended, if that is known: from there on entries come with later lines, unless its own lines name them.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
-    of_events = pa.schema([EVENTS.field(name) for name in event_columns])
-    of_messages = pa.schema([MESSAGES.field(name) for name in message_columns])
-    none = no_rows(of_events)
-    messages = _Messages(_rows(message_files, of_messages, topic), of_messages)
+    of_events, of_messages = _event_columns(tuple(event_columns)), _message_columns(tuple(message_columns))
+    none = no_rows(of_events.schema)
+    messages = _Messages(_rows(message_files, of_messages, topic), of_messages.schema)
     begun = False
     place = 0, 0
     limit: Position | None = None
@@ -418,7 +485,7 @@ def _positions(table: pa.Table, after: Position) -> pa.Table:
 
 def _moved_to(events: pa.Table) -> Position:
     """The highest position that a move of the cursor names; a move to the end of the topic names none."""
-    if "moved_to" not in events.column_names or events["moved_to"].null_count == events.num_rows:
+    if not has(events, "moved_to") or events["moved_to"].null_count == events.num_rows:
         return -1, -1
     moved = events["moved_to"].drop_null()
     places = [(to["ledger_id"], to["entry_id"]) for to in moved.to_pylist()]
@@ -446,13 +513,8 @@ def _from(table: pa.Table, position: Position) -> npt.NDArray[np.bool_]:
 
 
 def _without_headers(events: pa.Table) -> pa.Table:
-    kinds = events["kind"]
-    if not any(
-        pc.is_in(pa.scalar("header"), value_set=chunk.unique().cast(pa.string())).as_py()
-        for chunk in kinds.chunks
-    ):
-        return events
-    return kept(events, np.asarray(pc.not_equal(kinds.cast(pa.string()), "header")))
+    headers = marked(events["kind"], "header")
+    return kept(events, ~headers) if headers.any() else events
 
 
 def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
@@ -460,11 +522,13 @@ def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
     at = np.flatnonzero(mask)
     if len(at) and at[-1] - at[0] == len(at) - 1:
         return rows.slice(at[0], len(at))
+    if not len(at):
+        return rows.slice(0, 0)
     return rows.filter(pa.array(mask))
 
 
 def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:
-    there = [name for name in INCARNATION if name in table.column_names]
+    there = [name for name in INCARNATION if has(table, name)]
     distinct = {name: table[name].unique().to_pylist() for name in there}
     if all(len(values) == 1 for values in distinct.values()):
         rows = [{name: values[0] for name, values in distinct.items()}]
@@ -473,14 +537,40 @@ def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:
     return {(row.get("broker"), row.get("incarnation")) for row in rows}
 
 
-def _rows(paths: Sequence[str], wanted: pa.Schema, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
+def _rows(paths: Sequence[str], wanted: _Columns, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
     """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
     for path in paths:
         with _File(path) as file:
             for group in file.groups(dispatcher):
-                for table in file.rows(group, dispatcher, wanted.names):
+                if not file.holds_only(group, dispatcher):
+                    table = file.shared_rows(group, dispatcher, wanted.of)
                     if table.num_rows:
-                        yield _as(table, wanted, texts=True)
+                        yield table
+                    continue
+                for table in file.rows(group, wanted.schema.names):
+                    if table.num_rows:
+                        yield wanted.of(table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """Columns of lines or of entries, told apart by identity: the hash of a schema takes a twentieth of a millisecond."""
+
+    schema: pa.Schema
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """Bring rows of a file into these columns, texts dictionary encoded; columns that the file lacks are null."""
+        return _as(table, self.schema, texts=True)
+
+
+@cache
+def _event_columns(names: tuple[str, ...]) -> _Columns:
+    return _Columns(pa.schema([EVENTS.field(name) for name in names]))
+
+
+@cache
+def _message_columns(names: tuple[str, ...]) -> _Columns:
+    return _Columns(pa.schema([MESSAGES.field(name) for name in names]))
 
 
 class _File:
@@ -489,7 +579,7 @@ class _File:
     def __init__(self, path: str) -> None:
         self._path = path
         self._about = about(path)
-        self._texts = [name for name in _TEXTS if name in self._about.columns]
+        self._texts = tuple(name for name in _TEXTS if name in self._about.columns)
         self._file: pq.ParquetFile | None = None
 
     def __enter__(self) -> _File:
@@ -503,17 +593,26 @@ class _File:
         """The row groups that may hold rows of the dispatcher, by their statistics."""
         return [at for at, group in enumerate(self._about.groups) if group.may_hold(dispatcher)]
 
-    def rows(self, group: int, dispatcher: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The dispatcher's rows of a row group, a batch at a time, in those of ``columns`` that are filled there."""
+    def holds_only(self, group: int, dispatcher: Mapping[str, str]) -> bool:
+        """True if a row group can hold no other rows than the dispatcher's."""
+        return self._about.groups[group].holds_only(dispatcher)
+
+    def survey(self, group: int, dispatcher: Mapping[str, str], kinds: frozenset[str]) -> _GroupSurvey:
+        """The survey of a row group that dispatchers share."""
+        return _survey_of_group(self._path, group, tuple(dispatcher), self._texts, kinds)
+
+    def shared_rows(self, group: int, dispatcher: Mapping[str, str], form: Form) -> pa.Table:
+        """The dispatcher's rows of a row group that dispatchers share."""
+        return rows_of(self._path, group, dispatcher, form, self._texts)
+
+    def rows(self, group: int, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of a row group of the dispatcher alone, a batch at a time, in those of ``columns`` that are filled."""
         of_group = self._about.groups[group]
-        if not of_group.holds_only(dispatcher):
-            yield rows_of(self._path, group, dispatcher, columns, self._texts)
-            return
         filled = frozenset(self._about.filled(group))
         there = [name for name in columns if name in filled]
         if self._file is None:
             self._file = pq.ParquetFile(
-                self._path, metadata=self._about.metadata, read_dictionary=self._texts
+                self._path, metadata=self._about.metadata, read_dictionary=list(self._texts)
             )
         if of_group.num_rows > _MOST_AT_ONCE:
             for batch in self._file.iter_batches(

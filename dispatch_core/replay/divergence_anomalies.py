@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.batches import no_rows
-from dispatch_core.arrays.columns import ints, plain
+from dispatch_core.arrays.columns import ints, marked, plain
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.audit.waits.findings import LEFT_WAITING
@@ -51,8 +50,9 @@ def with_divergences(
 
 
 def _others(anomalies: pa.Table) -> pa.Table:
-    others = pc.not_equal(anomalies["kind"], "divergence")
-    return anomalies if pc.all(others).as_py() else anomalies.filter(others)  # a filter copies all texts
+    divergences = marked(anomalies["kind"], "divergence")
+    # A filter copies all texts.
+    return anomalies.filter(pa.array(~divergences)) if divergences.any() else anomalies
 
 
 def with_waits(found: Mapping[str, pa.Table], by_deliveries: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -128,7 +128,7 @@ class _Kept:
     def _keep(self, name: str, table: pa.Table) -> None:
         # Without dictionaries: few rows would keep the texts of a whole batch.
         if not self._tables[name]:
-            self._tables[name].append(plain(no_rows(table.schema)))
+            self._tables[name].append(plain(table.slice(0, 0)))
         if table.num_rows and self._counted[name] <= MOST_REPORTED:
             self._tables[name].append(plain(table))
         self._counted[name] += table.num_rows
@@ -180,7 +180,8 @@ def _reported(
 
 
 def _differing(name: str, table: pa.Table) -> pa.Table:
-    return table.filter(pc.equal(table[_MARKS[name]], "divergent"))
+    divergent = pc.equal(table[_MARKS[name]], "divergent")
+    return table.filter(divergent) if pc.any(divergent).as_py() else table.slice(0, 0)
 
 
 def in_batches(

@@ -268,10 +268,9 @@ class WindowEntries:
         """See ``audit.waits.tracker.Window``."""
         return int(self._window.producer[ordinal])
 
-    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
+    def key_ids(self) -> npt.NDArray[np.int32]:
         """See ``audit.waits.tracker.Window``."""
-        key = int(self._window.entry_key[ordinal])
-        return np.array([ordinal]) if key < 0 else np.flatnonzero(self._window.entry_key == key)
+        return self._window.entry_key
 
     def times_sent(self) -> npt.NDArray[np.int32]:
         """See ``audit.waits.tracker.Window``."""

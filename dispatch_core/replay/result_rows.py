@@ -48,6 +48,8 @@ def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[s
 
 def within(table: pa.Table, start_us: int) -> pa.Table:
     """Rows whose proving event lies in the interval; a finding about the log itself without a time is kept."""
+    if not table.num_rows:
+        return table
     earliest = pc.min(table["t_us"]).as_py()
     if earliest is None or earliest >= start_us:
         return table

@@ -178,12 +178,14 @@ class _Rows:
         at = int(self._ordinals[ordinal])
         return int(self._window.producer[at]) if at >= 0 else -1
 
-    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
+    def key_ids(self) -> npt.NDArray[np.int32]:
         """See ``Window``."""
-        key = self._key(ordinal)
-        if key < 0:
-            return np.array([ordinal])
-        return np.flatnonzero((self._window.entry_key[self._ordinals] == key) & (self._ordinals >= 0))
+        if not len(self._window):
+            return np.full(len(self._ordinals), -1, np.int32)
+        ids: npt.NDArray[np.int32] = np.where(
+            self._ordinals >= 0, self._window.entry_key[self._ordinals], np.int32(-1)
+        )
+        return ids
 
     def _key(self, ordinal: int) -> int:
         at = int(self._ordinals[ordinal])

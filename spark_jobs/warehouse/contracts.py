@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import tables
+from dispatch_core.arrays.columns import has
 from dispatch_core.recording import schema
 
 RUN_METADATA: Final = pa.schema(
@@ -125,6 +126,10 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
 
     Columns that were added later than the table's rows (``ADDED``) are null.
     """
+    if all(has(table, name) for name in wanted.names):
+        table = table.select(wanted.names)
+        if table.schema.equals(wanted) and all(column.num_chunks == 1 for column in table.columns):
+            return table
     columns = [
         pa.nulls(table.num_rows, field.type)
         if field.name in ADDED and field.name not in table.column_names

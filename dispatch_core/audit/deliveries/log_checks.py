@@ -166,14 +166,13 @@ class LastLine:
         """Return the last line of ``events``; ``before``: the line in front of them."""
         if not events.num_rows:
             return before
-        last = events.slice(events.num_rows - 1).select(["seq", "t_us", "kind"]).to_pylist()[0]
         timed = None if before is None else before.timed
         rows = events.select(["seq", "t_us"])
-        if last["t_us"] is None:
+        if not rows["t_us"][-1].is_valid:
             rows = rows.filter(pc.is_valid(rows["t_us"]))
         if rows.num_rows:
             timed = (rows["seq"][-1].as_py(), rows["t_us"][-1].as_py())
-        return cls(last["seq"], last["kind"] == "gap", timed)
+        return cls(events["seq"][-1].as_py(), events["kind"][-1].as_py() == "gap", timed)
 
 
 def gaps(
@@ -419,5 +418,4 @@ def unknown_keys(window: LogWindow) -> list[LogFinding]:
 
 def _checkpointed(events: pa.Table) -> list[int]:
     """Numbers of the connections that a checkpoint line names as connected."""
-    lines = events.select(["kind", "checkpoint_json"]).filter(pa.array(marked(events["kind"], "checkpoint")))
-    return [consumer.number for consumer in named_by(checkpoints(lines))]
+    return [consumer.number for consumer in named_by(checkpoints(events))]

@@ -17,6 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import has
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.sentences.lists import counted, positions_listed
@@ -38,7 +39,7 @@ class MixedKeys:
 
     def add(self, messages: pa.Table, deliveries: pa.Table) -> None:
         """Take the next entries and the next deliveries: rows of ``tables.DELIVERIES``."""
-        if "keys" in messages.column_names and messages["keys"].null_count < messages.num_rows:
+        if has(messages, "keys") and messages["keys"].null_count < messages.num_rows:
             several = messages.select(["ledger_id", "entry_id", "keys"])
             several = several.filter(pc.fill_null(pc.greater(several["keys"], 1), False))
             for row in several.to_pylist():

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, Mask, encoded, ints, marked, valid
+from dispatch_core.arrays.columns import Ints, Mask, encoded, has, ints, marked, valid
 from dispatch_core.broker.cursor import EVERY_INDEX, indexes_left
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import joins
@@ -193,7 +193,7 @@ def _moves(
     events: pa.Table, kinds: npt.NDArray[Any], words: list[str]
 ) -> dict[int, tuple[int, tuple[int, int] | None, str]]:
     """Return code, new mark-delete position and ``by`` of each row that moves the cursor."""
-    if "cursor_moved" not in words or "by" not in events.column_names:
+    if "cursor_moved" not in words or not has(events, "by"):
         return {}
     rows = np.flatnonzero(kinds == words.index("cursor_moved"))
     moves: dict[int, tuple[int, tuple[int, int] | None, str]] = {}
@@ -233,12 +233,7 @@ class Connections:
 
         Raises ``NotStreamableError`` for a connection that had a part in earlier lines, nameless.
         """
-        rows = np.flatnonzero(marked(events["kind"], "consumer_added", "checkpoint"))
-        if not len(rows):
-            return
-        names = ["consumer", "name", "key_shared_allow_out_of_order"]
-        few = events.select(["kind", "checkpoint_json", *names]).take(pa.array(rows))
-        for row in joins(few, names):
+        for row in joins(events, ("consumer", "name", "key_shared_allow_out_of_order")):
             number = row["consumer"]
             if number is None or number in self._agreed:
                 continue

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.columns import has, marked
 from dispatch_core.audit.deliveries.log_checks import LogFinding
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
@@ -57,11 +57,11 @@ def in_a_trace(
             ``NotStreamableError`` is raised for a trace that names a connection which is never added.
     """
     findings = list(found)
-    if not set(_COLUMNS) <= set(events.column_names):
+    if not all(has(events, name) for name in _COLUMNS):
+        return findings
+    if not marked(events["kind"], *_OF_CONNECTIONS[:-1]).any():
         return findings
     naming = events.filter(pa.array(marked(events["kind"], *_OF_CONNECTIONS, *_BEFORE_IT_IS_ADDED)))
-    if not marked(naming["kind"], *_OF_CONNECTIONS[:-1]).any():
-        return findings
     never_added = _never_added(naming, findings, None if checkpoints else added)
     if not never_added:
         return findings

@@ -54,8 +54,8 @@ class Window(Protocol):
         """Return the number of the producer of an entry; -1 = not in the message log."""
         ...
 
-    def same_key(self, ordinal: int) -> npt.NDArray[np.intp]:
-        """Return the ordinals of all entries with the same key, ascending; of a key-less entry only itself."""
+    def key_ids(self) -> npt.NDArray[np.int32]:
+        """Return a number for the key of each entry; -1 = key-less, or not in the message log."""
         ...
 
     def times_sent(self) -> npt.NDArray[np.int32]:
@@ -141,17 +141,13 @@ class Notes:
 
     def not_passed(self, never: list[int]) -> int:
         """Count the entries that lie behind all entries of their key that were sent."""
-        sent = self.window.times_sent()
-        highest: dict[Key | None, int] = {}
-        count = 0
-        for entry in never:
-            key = self.window.key(entry)
-            if key not in highest:
-                same = self.window.same_key(entry)
-                same = same[sent[same] > 0]
-                highest[key] = int(same[-1]) if len(same) else -1
-            count += entry > highest[key]
-        return count
+        if not never:
+            return 0
+        keys = self.window.key_ids()
+        sent = np.flatnonzero((self.window.times_sent() > 0) & (keys >= 0))
+        highest = np.full(int(keys.max()) + 2, -1)  # the last: of entries without a key
+        np.maximum.at(highest, keys[sent], sent)
+        return int(np.count_nonzero(np.array(never) > highest[keys[never]]))
 
 
 def number_of(core: Core, slot: int) -> int | None:

@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import ints, valid
+from dispatch_core.arrays.columns import has, ints, valid
 from dispatch_core.arrays.growing import Growing
 from dispatch_core.verify.inputs import Line
 
@@ -155,7 +155,7 @@ class DeliverTimes:
     def add(self, messages: pa.Table) -> None:
         """Add the next entries."""
         times = np.zeros(messages.num_rows, np.int64)
-        if "deliver_at_ms" in messages.column_names and messages["deliver_at_ms"].null_count < len(times):
+        if has(messages, "deliver_at_ms") and messages["deliver_at_ms"].null_count < len(times):
             times[:] = np.where(valid(messages["deliver_at_ms"]), ints(messages["deliver_at_ms"]) * 1000, 0)
         self._deliver_at_us.append(times)
         self._latest_us = max(self._latest_us, int(times.max(initial=0)))

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.columns import ints, marked
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.unread_keys import with_readable_keys
@@ -110,8 +108,4 @@ def verify(
 
 def is_trace(log: DispatcherLog) -> bool:
     """Check whether a log is a dispatcher trace: it shows what was read."""
-    return log.events.filter(_kind_is(log, "read_done")).num_rows > 0
-
-
-def _kind_is(log: DispatcherLog, kind: str) -> pa.ChunkedArray:
-    return pc.equal(log.events["kind"], kind)
+    return bool(marked(log.events["kind"], "read_done").any())
