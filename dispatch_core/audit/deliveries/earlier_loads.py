@@ -85,6 +85,9 @@ class EarlierLoads(Sequence[DispatcherLog]):
     def add(self, log: DispatcherLog) -> None:
         """Add the next incarnation. What stands before the last deletion of the subscription is left out."""
         self.every.append(log)
+        if "kind" not in log.events.column_names:  # nothing but the time of its last line is known
+            self._append(log)
+            return
         again = made_again(log.events, after_deletion=self._deleted)
         self._deleted = is_deleted(log.events, before=self._deleted)
         if again or self._deleted:
@@ -93,6 +96,9 @@ class EarlierLoads(Sequence[DispatcherLog]):
             return
         if again:
             log = replace(log, events=log.events.slice(again[-1]), repeats=())
+        self._append(log)
+
+    def _append(self, log: DispatcherLog) -> None:
         self._logs.append(log)
         self._until_us.append(pc.max(log.events["t_us"]).as_py())
 
