@@ -207,12 +207,14 @@ def test_a_rate_leaves_nothing_out(judge: Any) -> None:
 
 @pytest.mark.parametrize("what", ["unacked_namespace", "unacked_topic"])
 def test_a_limit_of_unacknowledged_messages_holds_above_its_half(judge: Any, what: str) -> None:
-    messages = stored(*range(10, 18), keys=8)
+    messages = stored(*range(10, 18), 31_000, keys=8)
     begin = [(0, limited(what, value=4)), *_BEGIN]
+    # It is sent soon after its publish time, so no clock had jumped.
+    last = served(8, at=31_005)
     for unacknowledged, verdict in ((3, "PASS"), (2, "FAIL")):
         taken = range(unacknowledged)
         waiting = [*begin, (20, sent(1, *taken)), *served(*range(unacknowledged, 8), at=30_000)]
-        lines = [*waiting, (15_000, flow(1, 1)), (29_000, flow(1, 1)), (30_100, ack(1, *taken))]
+        lines = [*waiting, (15_000, flow(1, 1)), (29_000, flow(1, 1)), (30_100, ack(1, *taken)), *last]
         assert judge(messages, lines)[0] == verdict
 
 
