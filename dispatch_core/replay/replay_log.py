@@ -14,6 +14,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import encode
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import Unfinished, unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
@@ -65,7 +66,11 @@ def replay(
     deliveries and anomalies all the same.
     """
     end_us = micros(interval_end)
-    log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
+    before = pc.fill_null(pc.less(log.events["t_us"], end_us), False)
+    events = (
+        log.events if pc.all(before).as_py() else log.events.filter(before)
+    )  # a filter copies all columns
+    log = replace(log, events=encode(events, "kind"))
     asked = _Asked(interval_start, interval_end, earlier, limits, closed, to_last_line, not last, tick_us)
     unfinished: list[Unfinished] = []
     waits: list[SampledWait] = [] if reported_waits is None else reported_waits
