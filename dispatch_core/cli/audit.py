@@ -257,7 +257,8 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
 
 def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:
     """Return the counts of the replay that verdicts rest on."""
-    state = audit.state.to_pylist()[0]
+    names = ["decisions", "divergent", "uncertain", "not_judged_reason", "entries_sent"]
+    state = audit.state.select(names).to_pylist()[0]
     unsent = audit.waits["never_delivered"][0].as_py()
     moved = CURSOR_MAY_HAVE_MOVED in audit.anomalies["reason"].to_pylist()
     doubted = state["divergent"] if moved or assumptions.doubts("divergence", None) else audit.doubted

@@ -155,11 +155,11 @@ def _reported(
 
     ``unseen``: deliveries that differ behind those of ``by_deliveries``. ``unseen_decisions``: the same of ``found``.
     """
-    state = found["dispatcher_state"].to_pylist()[0]
-    if not state["divergent"]:
+    state = found["dispatcher_state"]
+    if not state["divergent"][0].as_py():
         return found["anomalies"].slice(0, 0)
     beside = others.slice(0, MOST_REPORTED).to_pylist()
-    rule, names = state["profile"], ConsumerNames(result_rows.names_of(log.events))
+    rule, names = state["profile"][0].as_py(), ConsumerNames(result_rows.names_of(log.events))
     wrong = {name: _differing(name, by_deliveries[name]) for name in _MARKS}
     reported = divergence_findings.of_deliveries(
         wrong["deliveries"].slice(0, MOST_REPORTED),

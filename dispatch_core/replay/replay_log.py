@@ -14,6 +14,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import encode
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.log_checks import LastLine
@@ -69,7 +70,10 @@ def replay(
     deliveries and anomalies all the same.
     """
     end_us = micros(interval_end)
-    log = replace(log, events=log.events.filter(pc.less(log.events["t_us"], end_us)))
+    inside = pc.fill_null(pc.less(log.events["t_us"], end_us), False)
+    # A filter copies all columns, so none is taken where no line is left out.
+    events = log.events if pc.all(inside).as_py() else log.events.filter(inside)
+    log = replace(log, events=encode(events, "kind"))
     in_force = BehaviourInForce.of([log.events])
     before = EarlierLoads.of(earlier)
     asked = _Asked(

@@ -244,7 +244,11 @@ def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:
 
 def doubted(divergences: pa.Table, anomalies: pa.Table) -> int:
     """Count the decisions that differ behind lines that are missing or cannot be: these are no findings."""
-    wrong = divergences.filter(pc.equal(divergences["status"], "divergent"))
+    wrong = (
+        divergences.filter(pc.equal(divergences["status"], "divergent")) if len(divergences) else divergences
+    )
+    if not len(wrong):
+        return 0
     doubts = anomalies.filter(pc.is_in(anomalies["kind"], value_set=pa.array(sorted(DOUBTS))))
     return len(wrong) - len(certain(wrong, doubtful_from(doubts.select(["kind", "seqs"]).to_pylist())))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,15 +41,15 @@ class Rows:
     """Build the rows of one incarnation; columns with one value are made once and shared by the tables."""
 
     def __init__(self, log: DispatcherLog, interval_start: datetime) -> None:
-        self._same: dict[str, pa.Scalar] = {
-            "interval_start": pa.scalar(interval_start, DELIVERIES.field("interval_start").type),
-            "cluster": pa.scalar(log.cluster, pa.string()),
-            "topic": pa.scalar(log.topic, pa.string()),
-            "subscription": pa.scalar(log.subscription, pa.string()),
-            "incarnation": pa.scalar(log.incarnation, pa.int64()),
-            "judgement": pa.scalar("not_judged", pa.string()),
-            "expected_consumer": pa.scalar(None, pa.int64()),
-            "cause": pa.scalar(None, pa.string()),
+        self._same: dict[str, Any] = {
+            "interval_start": interval_start,
+            "cluster": log.cluster,
+            "topic": log.topic,
+            "subscription": log.subscription,
+            "incarnation": log.incarnation,
+            "judgement": "not_judged",
+            "expected_consumer": None,
+            "cause": None,
         }
         self._repeated: dict[str, pa.Array] = {}
 
@@ -133,7 +133,8 @@ class Rows:
     def _repeat(self, name: str, count: int) -> pa.Array:
         repeated = self._repeated.get(name)
         if repeated is None or len(repeated) < count:
-            repeated = self._repeated[name] = pa.repeat(self._same[name], count)
+            value = pa.scalar(self._same[name], DELIVERIES.field(name).type)
+            repeated = self._repeated[name] = pa.repeat(value, count)
         return repeated.slice(0, count)
 
 

@@ -6,6 +6,7 @@ Notes are made while the state still shows these; ``sampling`` keeps only number
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -136,8 +137,18 @@ class Notes:
 
     def never_sent(self, st: State, hash_id: int) -> list[int]:
         """Return the waiting entries of a hash that were never sent."""
-        sent = self.window.times_sent()
-        return [entry for entry in self.waiting(st, hash_id).tolist() if not sent[entry]]
+        waiting = self.waiting(st, hash_id)
+        never: list[int] = waiting[self.window.times_sent()[waiting] == 0].tolist()
+        return never
+
+    def by_key(self, entries: list[int]) -> Counter[Key | None]:
+        """Count entries by key; None = no key."""
+        found: Counter[Key | None] = Counter()
+        if entries:
+            ids = self.window.key_ids()[entries]
+            for first, count in zip(*np.unique(ids, return_index=True, return_counts=True)[1:], strict=True):
+                found[self.window.key(entries[first])] += int(count)
+        return found
 
     def not_passed(self, never: list[int]) -> int:
         """Count the entries that lie behind all entries of their key that were sent."""

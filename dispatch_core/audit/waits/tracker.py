@@ -10,7 +10,6 @@ by consumer and reason, so that sums over all waits are complete.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -450,7 +449,7 @@ class WaitTracker:
         not_passed = self._notes_of.not_passed(never)
         if never and (leading == OPEN or not_passed < len(never)):
             note = replace(note, **self._notes_of.called(never))
-        of_keys = Counter(map(self._notes_of.window.key, never))
+        of_keys = self._notes_of.by_key(never)
         shares = sorted(
             (
                 (REASONS[code], row[at_.SHARES + code])
