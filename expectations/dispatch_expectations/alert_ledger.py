@@ -40,6 +40,13 @@ def read_histories(
     return {dispatcher: histories(rows) for dispatcher, rows in sent.items()}
 
 
+def reported_dispatchers(warehouse: Path, kinds: Collection[str]) -> set[Dispatcher]:
+    """Read the dispatchers that some channel was told a finding of these kinds of."""
+    wanted = ds.field("kind").isin(sorted(kinds))
+    batches = read_batches(whole_dataset(warehouse, TABLE), list(KEY), wanted)
+    return {tuple(row[name] for name in KEY) for batch in batches for row in batch.to_pylist()}  # type: ignore[misc]
+
+
 def record_sent(
     warehouse: Path,
     channel: str,

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
+from dispatch_expectations.alert_ledger import reported_dispatchers
 from dispatch_expectations.alert_state import NEW, digest
 from dispatch_expectations.findings import MAX_IDENTITIES, Finding, read_findings
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.policy import Policy, Rule, current_policy
-from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, Check
+from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, UNKNOWN, Check
 from dispatch_expectations.suites import BY_NAME, LOG_KINDS, PROMISE_OF_KIND, PROMISES, TOLERATED_KINDS
 from dispatch_expectations.validate import read_verdicts
 from dispatch_expectations.verdict import Verdict
@@ -30,6 +31,8 @@ NOBODY: Final = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
 _NOT_BY_KEY: Final = ("redelivered",)
 #: Kinds that a check counts whether they are certain or not.
 _COUNTED_ANYWAY: Final = (*LOG_KINDS, *TOLERATED_KINDS)
+#: Kinds of findings over all topics of a subscription: their topic is what the names of these begin with, and ``*``.
+OVER_TOPICS: Final = ("failover_imbalance",)
 _NUMBER: Final = re.compile(r"\d[\d,.]*")
 
 
@@ -113,6 +116,10 @@ def read_results(
         results.append(
             DispatcherResult(promises, tuple(behind), complete=len(findings[dispatcher]) < MAX_IDENTITIES)
         )
+    for topics in sorted(reported_dispatchers(warehouse, OVER_TOPICS) if verdicts else ()):
+        over_topics = _over_topics(topics, by_dispatcher)
+        if over_topics is not None:
+            results.append(DispatcherResult({ALL: over_topics, over_topics.promise: over_topics}))
     if verdicts and NOBODY not in by_dispatcher:
         # Findings without a dispatcher have verdicts only while there are any; this one clears earlier alerts.
         results.append(DispatcherResult({ALL: _nobody(verdicts[0])}))
@@ -205,6 +212,45 @@ def _promise_finding(promise: Verdict) -> AlertFinding:
         identity=digest(*promise.dispatcher, promise.promise, "subscription"),
         # Numbers in the reason are no evidence; otherwise the finding would have changed every day.
         evidence=digest(promise.verdict, _NUMBER.sub("#", without_moment(promise.reason))),
+    )
+
+
+def _over_topics(
+    topics: Dispatcher, by_dispatcher: Mapping[Dispatcher, Mapping[str, Verdict]]
+) -> Verdict | None:
+    """Make the verdict that clears a finding over topics: on the promise of its kind, over those that were judged.
+
+    ``topics``: the dispatcher of the finding, whose topic ends with ``*``. ``None`` if none of its topics was judged, or if
+    the subscription has such a finding still, about more or fewer topics.
+    """
+    cluster, pattern, subscription = topics
+    promise = PROMISE_OF_KIND[OVER_TOPICS[0]]
+    of_subscription = {
+        topic: verdicts
+        for (of_cluster, topic, name), verdicts in by_dispatcher.items()
+        if (of_cluster, name) == (cluster, subscription)
+    }
+    prefix = pattern.removesuffix("*")
+    found = [topic.removesuffix("*") for topic in of_subscription if topic.endswith("*")]
+    if any(other.startswith(prefix) or prefix.startswith(other) for other in found):
+        return None
+    judged = [
+        verdicts[promise]
+        for topic, verdicts in of_subscription.items()
+        if topic.startswith(prefix) and promise in verdicts
+    ]
+    if not judged:
+        return None
+    doubtful = [verdict for verdict in judged if verdict.in_doubt]
+    return replace(
+        (doubtful or judged)[0],
+        topic=pattern,
+        incarnation=0,
+        verdict=UNKNOWN if doubtful else PASS,
+        findings=0,
+        tolerated=0,
+        reason=f"topics that were judged: {len(judged)}, in doubt: {len(doubtful)}",
+        top_findings=(),
     )
 
 

@@ -226,6 +226,41 @@ def test_a_dispatcher_that_was_not_judged_is_not_cleared(tmp_path: Path) -> None
     assert news_sent(tmp_path, elsewhere) == []
 
 
+def uneven(start: datetime, *topics: str, found: str | None = None, subscription: str = "audit") -> Day:
+    """A day of some topics, with a finding over those whose names begin with ``found``."""
+    day = Day()
+    day.interval_start = start
+    for topic in topics:
+        day.dispatcher(topic, subscription)
+    if found is not None:
+        who = day.of("dispatcher_state", {"topic": topics[0], "subscription": subscription})[0]
+        over = {name: who[name] for name in ("cluster", "subscription")} | {
+            "topic": f"{found}*",
+            "incarnation": 0,
+        }
+        fields = {"key": None, "positions": [], "consumers": [], "seqs": [], "t_us": None}
+        day.anomaly(over, "failover_imbalance", severity="minor", **fields)
+    return day
+
+
+def test_a_finding_over_topics_is_clear_once_its_topics_are_judged_without_it(tmp_path: Path) -> None:
+    uneven_alert = ("t-*", [("new", "failover_imbalance")])
+    assert news_sent(tmp_path, uneven(FIRST, "t-1", "t-2", found="t-")) == [uneven_alert]
+    assert news_sent(tmp_path, uneven(DAY, "u-1")) == []
+    assert news_sent(tmp_path, uneven(DAY, "t-1", subscription="other")) == []
+    # about other topics of the same subscription: reported, and the first one stays open
+    assert news_sent(tmp_path, uneven(DAY, "t-1", "t-11", found="t-1")) == [
+        ("t-1*", [("new", "failover_imbalance")])
+    ]
+    unknown = uneven(NEXT_DAY, "t-1", "t-2")
+    unknown.drop("balance", unknown.rows["dispatcher_state"][0])
+    assert not [topic for topic, _news in news_sent(tmp_path, unknown) if topic.endswith("*")]
+    clear = [("clear", "failover_imbalance")]
+    told = dict(news_sent(tmp_path, uneven(NEXT_DAY, "t-1", "t-2")))
+    assert (told["t-*"], told["t-1*"]) == (clear, clear)
+    assert news_sent(tmp_path, uneven(NEXT_DAY + timedelta(days=1), "t-1", "t-2")) == []
+
+
 def test_rows_of_nobody_are_clear_once_there_are_none(tmp_path: Path) -> None:
     lost = spoiled(start=FIRST)
     lost.add("quarantine", source_file="landing/else/x.gz", reason="is cut short", raw_truncated=False)

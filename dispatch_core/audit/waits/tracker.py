@@ -239,6 +239,7 @@ class WaitTracker:
         t_us: int,
         *,
         reason: int | None = None,
+        slot: int | None = None,
         last: bool = False,
         first: int = 0,
         again: bool = False,
@@ -250,6 +251,7 @@ class WaitTracker:
             seq: the line.
             t_us: its time.
             reason: the gate that holds all waiting entries (Failover, Exclusive); ``None`` = found per entry.
+            slot: the consumer that a given reason concerns; by default the active one.
             last: no consumer is connected after the line, so that no later sample shows what holds the entries.
             first: entries before it were not for the subscription.
             again: all unacknowledged entries are to be sent again, to the consumer that became active.
@@ -264,7 +266,7 @@ class WaitTracker:
         now[at_.GRACE_US] = self._grace_us
         now[at_.STAMP] += 1
         self._next(t_us)
-        self._aim(core, reason, again=again)
+        self._aim(core, reason, slot, again=again)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
         if not len(self._stored_us):
@@ -297,7 +299,7 @@ class WaitTracker:
     def _next(self, t_us: int) -> None:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
-    def _aim(self, core: Core, reason: int | None, *, again: bool) -> None:
+    def _aim(self, core: Core, reason: int | None, slot: int | None, *, again: bool) -> None:
         """Set the range of entries that may wait, and the given reason."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
@@ -305,7 +307,8 @@ class WaitTracker:
             if not again:
                 now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
             now[at_.GIVEN] = OPEN if reason is None else reason
-            now[at_.GIVEN_SLOT] = NOBODY if core.active is None else core.active
+            active = NOBODY if core.active is None else core.active
+            now[at_.GIVEN_SLOT] = active if slot is None else slot
             return
         now[at_.FIRST] = at_.first_that_may_wait(st)
         unknown = core.id_of_hash(_NOT_STORED)

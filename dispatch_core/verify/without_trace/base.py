@@ -182,6 +182,7 @@ class DispatcherFold(ABC):
         if not self._sends:
             # nothing was sent: entries stored since the log began were for the consumers that are there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
+        self.sample_begin(first)
         self.looks_us = t_us
         self.wait_tracker.sample(
             self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
@@ -191,6 +192,13 @@ class DispatcherFold(ABC):
     def reason_of_all(self) -> int | None:
         """Return the gate that has held all waiting entries since the last sample; None = there is no single one."""
         return None
+
+    def sample_begin(self, first: int = 0) -> bool:
+        """Sample what has held the entries before the first delivery; False = that is not known, or was done.
+
+        ``first``: entries before it were not for the subscription.
+        """
+        return False
 
     def sends_again(self) -> bool:
         """Check whether all unacknowledged entries are to be sent again."""
@@ -329,7 +337,7 @@ class WaitSampler:
         self, wait_tracker: WaitTracker, batch: OperationBatch, begin: int, *, inside_run: bool
     ) -> None:
         """``begin``: the first operation before which to sample; ``inside_run``: the batch before ends with ``sent``."""
-        self._tracker, self._batch, self._begin = wait_tracker, batch, begin
+        self._tracker, self._batch, self.begin = wait_tracker, batch, begin
         self._looked = 0  # sampled before this operation already
         self._times = np.maximum.accumulate(batch.op_t_us)
         sent = np.append(inside_run, batch.op_code == SENT)
@@ -337,13 +345,14 @@ class WaitSampler:
 
     def stop(self, at: int) -> int:
         """Return the operation up to which to go on from ``at``: there a sample is due, or the batch ends."""
-        due = max(int(np.searchsorted(self._times, self._tracker.next_us)), at, self._begin, self._looked)
+        due = max(int(np.searchsorted(self._times, self._tracker.next_us)), at, self.begin, self._looked)
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
         """Sample before the operation ``at``. ``last``: no consumer is left after it."""
         self._looked = at + 1
+        fold.sample_begin()
         fold.looks_us = int(self._times[at])
         self._tracker.sample(
             fold.core,
@@ -356,5 +365,5 @@ class WaitSampler:
 
     def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:
         """Sample before ``at`` changes the connected consumers, unless the last sample was a moment ago."""
-        if at >= self._begin and (last or self._tracker.stale(int(self._times[at]))):
+        if at >= self.begin and (last or self._tracker.stale(int(self._times[at]))):
             self.look(fold, at, last=last)

@@ -6,7 +6,7 @@ of single messages of a batch free none.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,27 @@ from dispatch_core.broker.state import NOBODY
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
 from dispatch_core.verify.without_trace.base import DispatcherFold, Ints, OperationBatch
+
+#: Operations that may change the gate, besides moves of the cursor.
+_MAY_CHANGE_A_GATE: Final = (ADDED, REMOVED, FLOW)
+
+
+class _Gate(NamedTuple):
+    """A gate that held all entries until a line.
+
+    Attributes:
+        gate: without the failover delay.
+        active: the active consumer then.
+        delayed_us: end of the failover delay, if it ran.
+        seq: the last line that it is known to have held them until.
+        until_us: time of that line.
+    """
+
+    gate: int
+    active: int | None
+    delayed_us: int | None
+    seq: int
+    until_us: int
 
 
 class SingleActiveFold(DispatcherFold):
@@ -42,6 +63,9 @@ class SingleActiveFold(DispatcherFold):
         self._changed_us = -(1 << 62)  # when the active consumer changed last
         self._change_pending = False  # nothing was sent since then
         self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
+        # Before the first delivery, which shows where the subscription begins: the gates that have held all entries.
+        self._gates: list[_Gate] = []
+        self._sampled = False  # these gates
 
     def _unknown(self) -> list[int]:
         return []
@@ -59,6 +83,11 @@ class SingleActiveFold(DispatcherFold):
         at, end = 0, len(batch.op_code)
         while at < end:
             begun, stop = at, end if sampler is None else sampler.stop(at)
+            if sampler is not None and not self._sampled and at < sampler.begin:
+                if batch.op_code[at] in _MAY_CHANGE_A_GATE or batch.op_code[at] >= PASSED:
+                    self._note_gate(batch, at)
+                flows = np.flatnonzero(batch.op_code[at + 1 : stop] == FLOW)
+                stop = min([stop, *(at + 1 + flows[:1]).tolist()])
             active = NOBODY if self.core.active is None else self._index[self.core.active]
             at, self._rewind_due = positions.fold(
                 self.core.state,
@@ -79,7 +108,7 @@ class SingleActiveFold(DispatcherFold):
                 counted = batch.op_consumer[begun:at] >= 0
                 np.add.at(self._permits, batch.op_consumer[begun:at][counted], by[begun:at][counted])
             if at == stop:
-                if at < end and sampler is not None:
+                if at < end and sampler is not None and (self._sampled or at >= sampler.begin):
                     sampler.look(self, at)
                 continue
             if sampler is not None:
@@ -125,6 +154,42 @@ class SingleActiveFold(DispatcherFold):
         by: Ints = np.where(batch.op_code == SENT, -taken, 0)
         by[batch.op_code == FLOW] = batch.op_value[batch.op_code == FLOW]
         return by
+
+    def _note_gate(self, batch: OperationBatch, at: int) -> None:
+        """Note the gate that holds all entries before the operation ``at``, and when it began to."""
+        t_us = int(batch.op_t_us[at])
+        active = self.core.active
+        permits = 0 if active is None else int(self._permits[self._index[active]])
+        gate = first_gate_single_active(active is not None, False, permits)
+        delayed_us = self._changed_us + self._delay_us if self._change_pending else None
+        before = self._gates[-1] if self._gates else None
+        if before is None or (before.gate, before.active, before.delayed_us) != (gate, active, delayed_us):
+            self._gates.append(_Gate(gate, active, delayed_us, int(batch.op_seq[at]), t_us))
+        else:
+            self._gates[-1] = before._replace(seq=int(batch.op_seq[at]), until_us=t_us)
+
+    def sample_begin(self, first: int = 0) -> bool:
+        """See ``DispatcherFold``."""
+        if self._sampled or self.wait_tracker is None:
+            return False
+        self._sampled = True
+        for gate in self._gates:
+            spans = [(gate.until_us, gate.gate)]
+            if gate.delayed_us is not None:
+                delay = first_gate_single_active(True, True, 0)
+                spans = [(min(gate.delayed_us, gate.until_us), delay), *spans]
+            for until_us, reason in spans:
+                self.wait_tracker.sample(
+                    self.core,
+                    gate.seq,
+                    until_us,
+                    reason=reason,
+                    slot=NOBODY if gate.active is None else gate.active,
+                    first=first,
+                    again=self.sends_again(),
+                )
+        self._gates = []
+        return True
 
     def reason_of_all(self) -> int:
         """Return the gate that holds all entries that were not sent."""

@@ -237,21 +237,11 @@ def judged(folder: Path) -> tuple[str, set[str], set[str]]:
     return verdict, {row["kind"] for row in rows if not row["uncertain"]}, {row["kind"] for row in rows}
 
 
-#: Not found yet: what held the first entries back is not looked at before the first delivery of a log. The test of them
-#: fails as soon as they are found, so that this list goes.
-MISSED: Final = (
-    ("no permits", "Failover", 0),
-    ("no permits", "Exclusive", 0),
-    ("no consumer", "Exclusive", 0),
-)
-
-
 @st.composite
 def faults(draw: st.DrawFn) -> tuple[str, str, int]:
     name = draw(st.sampled_from(sorted(FAULTS)))
     kind = draw(st.sampled_from(FAULTS[name].types))
     entry = draw(st.one_of(st.sampled_from([0, 1, FAULTS[name].last]), st.integers(0, FAULTS[name].last)))
-    assume((name, kind, entry) not in MISSED)
     return name, kind, entry
 
 
@@ -448,10 +438,14 @@ def test_the_log_without_a_fault_is_sound(kind: str, tmp_path: Path) -> None:
     assert judged(tmp_path / "a" / "b") == (PASS, set(), set())
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError)
-@pytest.mark.parametrize(("name", "kind", "entry"), MISSED)
-def test_what_is_missed_yet(name: str, kind: str, entry: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
+@pytest.mark.parametrize(
+    ("name", "found_as"), [("no permits", "stuck_consumer"), ("no consumer", "stuck_subscription")]
+)
+def test_what_held_the_first_entries_back(name: str, found_as: str, kind: str, tmp_path: Path) -> None:
+    """Nothing shows where the subscription begins before the first delivery; then the gate of each time is known."""
     write(tmp_path / "a" / "b", "messages", stored())
-    write(tmp_path / "a" / "b", "events", numbered(lines_of(FAULTS[name], entry)), subscription_type=kind)
-    verdict, certain, _found = judged(tmp_path / "a" / "b")
-    assert is_found(name, kind, entry, verdict, certain)
+    write(tmp_path / "a" / "b", "events", numbered(lines_of(FAULTS[name], 0)), subscription_type=kind)
+    verdict, certain, found = judged(tmp_path / "a" / "b")
+    # only the producer's clock says when the entries were stored
+    assert (verdict, certain, found) == ("UNKNOWN", set(), {found_as})
