@@ -19,7 +19,7 @@ nothing breaks a promise. So a quiet day raises no alert.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -135,6 +135,25 @@ class Seen:
     sent: int
     undelivered: int
     balance: str | None
+
+    @classmethod
+    def over(cls, loads: Sequence[Seen]) -> Seen:
+        """Return the counts of one dispatcher over the loads of its topic, oldest first.
+
+        What an earlier load left unsent, the last one may have sent. Balance is judged if it is for any load.
+        """
+        reasons = dict.fromkeys(seen.not_judged for seen in loads if seen.not_judged is not None)
+        unbalanced = [seen.balance for seen in loads]
+        return cls(
+            decisions=sum(seen.decisions for seen in loads),
+            divergent=sum(seen.divergent for seen in loads),
+            uncertain=sum(seen.uncertain for seen in loads),
+            doubted=sum(seen.doubted for seen in loads),
+            not_judged="; ".join(reasons) or None,
+            sent=sum(seen.sent for seen in loads),
+            undelivered=loads[-1].undelivered,
+            balance=None if None in unbalanced else unbalanced[-1],
+        )
 
 
 @dataclass(frozen=True, slots=True)

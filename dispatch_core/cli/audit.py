@@ -67,7 +67,10 @@ _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The audit's result for one incarnation of one dispatcher; a recording may have many, so it does not hold the log."""
+    """The audit's result for one incarnation of one dispatcher; a recording may have many, so it does not hold the log.
+
+    ``promises``: over all incarnations, with the last of them; with the others there are none.
+    """
 
     cluster: str
     topic: str
@@ -198,8 +201,11 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
+    """Audit each incarnation; judge the promises over all of them, as the pipeline does for an interval."""
     earlier = EarlierLoads()
     recorded = False
+    found = [_NO_ANOMALIES]
+    seen: list[Seen] = []
     for log in logs:
         # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
@@ -213,19 +219,23 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         )
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
-        seen = _seen(audit, log, asked.limits, assumptions) if asked.rules else None
-        recorded = recorded or log.events.num_rows > 0
-        judged = verdicts(
-            audit.anomalies,
-            policy=asked.policy,
-            subscription_type=kind,
-            seen=seen,
-            recorded=recorded,
-            quarantined=lost,
-            assumptions=assumptions,
-        )
-        problem, warnings = _rules(log)
         shown = bool(audit.anomalies.num_rows)
+        found += [audit.anomalies] if shown else []
+        if asked.rules:
+            seen.append(_seen(audit, log, asked.limits, assumptions))
+        recorded = recorded or log.events.num_rows > 0
+        promises = []
+        if last:
+            promises = verdicts(
+                pa.concat_tables(found),
+                policy=asked.policy,
+                subscription_type=kind,
+                seen=Seen.over(seen) if seen else None,
+                recorded=recorded,
+                quarantined=lost,
+                assumptions=assumptions,
+            )
+        problem, warnings = _rules(log)
         yield _Judged(
             log.cluster,
             log.topic,
@@ -235,7 +245,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             connected_at_end(log.events),
             audit.anomalies if shown else _NO_ANOMALIES,
             _names(log) if shown else {},
-            judged,
+            promises,
             problem,
             warnings,
             audit.level,
@@ -383,9 +393,10 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked
     if moment is not None:
         rows.append("  " + as_of_sentence(moment.t_us, moment.connected, complete=asked.as_of.complete))
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
+    dispatchers_judged = sum(bool(result.promises) for result in judged)
     for result in judged:
-        if len(judged) > 1:
-            rows.append(f"  {result.topic}  {result.subscription}  incarnation {result.incarnation}")
+        if result.promises and dispatchers_judged > 1:
+            rows.append(f"  {result.topic}  {result.subscription}")
         rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
         if result.shortened:
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")

@@ -363,10 +363,17 @@ def read_recording(source: RecordingSource, *, limits: Limits = DEFAULT_LIMITS) 
     return Recording(source.name, source.folder, logs, quarantine, counts, warnings)
 
 
+#: How an entry counts whose field cannot be read, where it does not count without it.
+_INSTEAD: Final = {
+    "num_messages": "each entry counts as one message, so permits, stalls by missing permits and shares of messages may "
+    "be wrong for its consumers",
+}
+
+
 def _unknown_fields(counts: FileCounts) -> list[str]:
     """One warning for each field that cannot be read in message lines."""
     return [
         f"{name} cannot be read in {count} message {'line' if count == 1 else 'lines'}, the first at "
-        f"{counts.first_unknown[name]}; the entries count, without it"
+        f"{counts.first_unknown[name]}; {_INSTEAD.get(name, 'the entries count, without it')}"
         for name, count in sorted(counts.unknown_fields.items())
     ]

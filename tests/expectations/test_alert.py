@@ -256,8 +256,8 @@ def test_a_finding_over_topics_is_clear_once_its_topics_are_judged_without_it(tm
     unknown.drop("balance", unknown.rows["dispatcher_state"][0])
     assert not [topic for topic, _news in news_sent(tmp_path, unknown) if topic.endswith("*")]
     clear = [("clear", "failover_imbalance")]
-    told = dict(news_sent(tmp_path, uneven(NEXT_DAY, "t-1", "t-2")))
-    assert (told["t-*"], told["t-1*"]) == (clear, clear)
+    news_of = dict(news_sent(tmp_path, uneven(NEXT_DAY, "t-1", "t-2")))
+    assert (news_of["t-*"], news_of["t-1*"]) == (clear, clear)
     assert news_sent(tmp_path, uneven(NEXT_DAY + timedelta(days=1), "t-1", "t-2")) == []
 
 

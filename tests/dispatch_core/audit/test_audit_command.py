@@ -227,3 +227,12 @@ def test_a_copied_segment_is_named_once_and_changes_no_verdict(
         alone["verdict"],
         alone["counts"] | {"repeated_lines": 2},
     )
+
+
+def test_the_loads_of_a_topic_have_one_verdict_on_each_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    case = Path(__file__).parents[2] / "data" / "cases" / "78-plain-unload-no-checkpoint"
+    main(["audit", "--json", str(case)])
+    verdict = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [promise["promise"] for promise in verdict["promises"]] == list(PROMISES)
+    main(["audit", str(case)])
+    assert capsys.readouterr().out.count("per_key_order") == 1

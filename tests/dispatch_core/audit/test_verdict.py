@@ -259,3 +259,15 @@ def test_a_share_of_uncertain_decisions_is_judged_from_a_hundred_on(
 ) -> None:
     seen = replace(ALL_SEEN, decisions=decisions, uncertain=uncertain)
     assert judged(seen=seen)["conformance"].verdict == verdict
+
+
+def test_counts_are_judged_over_all_loads_of_a_dispatcher() -> None:
+    """As in the pipeline; what is still unsent is known with the last load."""
+    load = Seen(60, 1, 3, 0, None, 70, 5, "too few messages")
+    judged_load = replace(load, undelivered=2, balance=None, not_judged="no rules")
+    both = Seen.over([load, judged_load])
+    assert both == Seen(120, 2, 6, 0, "no rules", 140, 2, None)
+    assert Seen.over([load]) == load
+    uncertain = Seen(60, 0, 6, 0, None, 70, 0, None)
+    alone, together = (judged(seen=Seen.over([uncertain] * loads)) for loads in (1, 2))
+    assert (alone["conformance"].verdict, together["conformance"].verdict) == ("PASS", "UNKNOWN")
