@@ -11,7 +11,7 @@ Example: consumer 1 gives no permits from 12:00:00 to 12:00:30, and entries of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -41,6 +41,10 @@ LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_
 _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 
 
+#: Reasons of waits that only their length shows: no rule that the log shows held the entries.
+_NOT_BY_A_RULE: Final = (None, "replay_order")
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """The end of a log, for what is still waiting.
@@ -55,6 +59,7 @@ class End:
             there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
         stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
+        jumped_us: by how much the log's clock may have jumped forward before a time (``ProducerClocks.jumped_us``).
         known_until_us: time of the last line, if rows behind it were lost (``recording.lost_rows``). What waits is certain
             only if it was too long by then.
     """
@@ -67,6 +72,7 @@ class End:
     behind_us: Mapping[int, int] = field(default_factory=dict)
     stepped_back_us: int = 0
     known_until_us: int | None = None
+    jumped_us: Callable[[int], int] = lambda _since_us: 0
 
     def only_by_lost_rows(self, waited_us: int, limit_us: int) -> bool:
         """Check whether what waits at the end need not wait: by the last line before lost rows it had not for too long."""
@@ -372,6 +378,8 @@ def _only_by_lost_rows(kind: str, waits: Sequence[SampledWait], limits: Limits, 
 def _certain_us(wait: SampledWait, end: End) -> int:
     """Return how long entries of a wait waited even if the clocks are off as far as they may be."""
     certain_us = wait.waited_us - end.stepped_back_us
+    if wait.until_t_us is not None and wait.reason in _NOT_BY_A_RULE:
+        certain_us = min(certain_us, wait.waited_us - end.jumped_us(wait.until_t_us))
     for stored_us in sorted(us + end.behind_us.get(producer, 0) for producer, us in wait.published)[:1]:
         certain_us = min(certain_us, _until_us(wait, end) - stored_us)
     return certain_us

@@ -153,6 +153,49 @@ def test_a_brokers_clock_that_steps_and_comes_back_makes_no_certain_finding(
     assert (verdict != "FAIL", found) == (True, set())
 
 
+@pytest.mark.parametrize("seconds", [20, 7_200, 86_400])
+@pytest.mark.parametrize("producers", [{"p": 0}, {"p": 0, "ahead": HOUR_US}, {"behind": -HOUR_US}])
+@pytest.mark.parametrize("kind", ["Key_Shared", "Failover"])
+def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    producers: dict[str, int],
+    seconds: int,
+) -> None:
+    """It jumps while an entry is on its way, and never comes back."""
+    lines = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 1000)),
+        *delivered(range(30), START_US + STEP_US),
+    ]
+    sends = [number for number, event in enumerate(lines) if event["kind"] == "sent"]
+    stored_us = [lines[number]["t_us"] - LAG_US for number in sends]
+    for event in lines[sends[12] :]:
+        event["t_us"] += seconds * 1_000_000
+    folder = write(tmp_path / "a" / "b", published(stored_us, producers), lines, subscription_type=kind)
+    verdict, found, uncertain = certain(folder, capsys)
+    assert (verdict != "FAIL", found) == (True, set())
+    assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer"}
+
+
+def test_a_stall_that_later_entries_confirm_is_certain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same stall, and the last entries come as soon after their publish times as the first."""
+    lines = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 1000)),
+        *delivered(range(12), START_US + STEP_US),
+        *delivered(range(12, 30), START_US + 20_000_000),
+    ]
+    stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
+    stored_us[12:16] = [START_US + 13 * STEP_US] * 4
+    folder = write(tmp_path / "a" / "b", published(stored_us, {"p": 0}), lines)
+    verdict, found, _ = certain(folder, capsys)
+    assert (verdict, "stuck_key" in found) == ("FAIL", True)
+
+
 @pytest.mark.parametrize("hours", [*HOURS, 0])
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("checkpoint", [False, True])
