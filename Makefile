@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all cuts fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all cuts fuzz chaos chaos-full orders extreme properties accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=

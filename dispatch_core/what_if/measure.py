@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import DOCUMENTED
+from dispatch_core.audit.catalogue import DOCUMENTED, HANDOVER
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.entry_waits import percentiles, waits_us
 from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, published_us
@@ -102,6 +102,7 @@ class Measures:
     Attributes:
         entries, messages: sent at least once.
         out_of_order, split_key: proven findings where order was promised.
+        handed_over: deliveries of a key that a change of Failover's active consumer sent beside pending ones: documented.
         order_uncertain: findings against the order that the log cannot prove.
         keys_out_of_order: keys of the proven findings.
         duplicates: entries sent after their ack was applied.
@@ -121,6 +122,7 @@ class Measures:
     messages: int = 0
     out_of_order: int = 0
     split_key: int = 0
+    handed_over: int = 0
     order_uncertain: int = 0
     keys_out_of_order: int = 0
     double_outstanding: int = 0
@@ -171,6 +173,7 @@ class Measures:
             "messages": self.messages,
             "out_of_order": self.out_of_order,
             "split_key": self.split_key,
+            "handed_over": self.handed_over,
             "order_uncertain": self.order_uncertain,
             "keys_out_of_order": self.keys_out_of_order,
             "double_outstanding": self.double_outstanding,
@@ -209,6 +212,7 @@ def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | 
         messages=int(_weights(first).sum()),
         out_of_order=counts["out_of_order"],
         split_key=counts["split_key"],
+        handed_over=counts[HANDOVER],
         order_uncertain=unproven,
         keys_out_of_order=keys,
         double_outstanding=counts["double_outstanding"],
@@ -235,7 +239,8 @@ def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | 
 
 
 _ADDED: Final = (
-    *("topics", "entries", "messages", "out_of_order", "split_key", "order_uncertain", "keys_out_of_order"),
+    *("topics", "entries", "messages", "out_of_order", "split_key", "handed_over"),
+    *("order_uncertain", "keys_out_of_order"),
     *("double_outstanding", "duplicates", "redelivered", "never_sent"),
 )
 _SECONDS: Final = ("blocked_message_s", "needless_message_s")
@@ -273,7 +278,10 @@ def _by_name(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _findings(anomalies: pa.Table) -> tuple[Counter[str], int, int]:
-    """Findings by kind (of order: proven ones where it was promised), keys out of order, and unproven order findings."""
+    """Findings by kind (of order: proven ones where it was promised), keys out of order, and unproven order findings.
+
+    Splits that a hand-over explains count as ``HANDOVER``.
+    """
     counts: Counter[str] = Counter()
     keys: set[tuple[str | None, bool]] = set()
     unproven = 0
@@ -282,6 +290,7 @@ def _findings(anomalies: pa.Table) -> tuple[Counter[str], int, int]:
     for kind, reason, uncertain, key, key_b64 in zip(*values, strict=True):
         if kind in ORDER_KINDS:
             if reason in DOCUMENTED:
+                counts[HANDOVER] += kind == "split_key" and reason == HANDOVER
                 continue
             if uncertain:
                 unproven += 1

@@ -52,8 +52,8 @@ class Recorded:
 
     @property
     def violates(self) -> bool:
-        """True if it has order violations."""
-        return self.measures.order_violations > 0
+        """True if it has order violations, or a hand-over that has what looks like one."""
+        return _goes_apart(self.measures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class Pair:
 
     @property
     def violating_seeds(self) -> int:
-        """Seeds that have order violations."""
-        return sum(outcome.measures.order_violations > 0 for outcome in self.outcomes)
+        """Seeds that have order violations, or such hand-overs."""
+        return sum(_goes_apart(outcome.measures) for outcome in self.outcomes)
 
     @property
     def predicted(self) -> bool | None:
@@ -85,6 +85,11 @@ class Pair:
     def within_a_release(self) -> bool:
         """True if one release recorded both."""
         return self.source.rules.partition("/")[0] == self.target.rules.partition("/")[0]
+
+
+def _goes_apart(measured: Measures) -> bool:
+    """Check whether a key was at two consumers or went backwards, whether that is documented (Failover) or a violation."""
+    return measured.order_violations + measured.handed_over > 0
 
 
 def scripts(folder: Path = RECORDINGS, kinds: Sequence[str] = ("designed-",)) -> dict[str, list[Recorded]]:
