@@ -125,7 +125,10 @@ def failover_imbalances(times: pa.Table, limits: Limits) -> list[dict[str, Any]]
         of[row["cluster"], row["subscription"]][row["topic"]].append(_Time(**row))
     found = []
     for (cluster, subscription), by_topic in sorted(of.items()):
-        shared = {topic: group for topic, group in by_topic.items() if len(_candidates(group)) > 1}
+        candidates = {topic: _candidates(group) for topic, group in by_topic.items()}
+        shared = {
+            topic: (by_topic[topic], several) for topic, several in candidates.items() if len(several) > 1
+        }
         text, names = _uneven(shared, subscription, limits)
         if text:
             found.append(_finding(cluster, f"{_beginning(list(shared))}*", subscription, text, names))
@@ -140,13 +143,17 @@ def _candidates(group: list[_Time]) -> list[_Time]:
     return [time for time, level in zip(group, levels, strict=True) if level == min(levels)]
 
 
-def _uneven(topics: dict[str, list[_Time]], subscription: str, limits: Limits) -> tuple[str, list[str]]:
-    """Return a sentence about topics that are spread unevenly, and the consumers that it is about; "" = they are not."""
+def _uneven(
+    topics: dict[str, tuple[list[_Time], list[_Time]]], subscription: str, limits: Limits
+) -> tuple[str, list[str]]:
+    """Return a sentence about topics that are spread unevenly, and the consumers that it is about; "" = they are not.
+
+    ``topics``: of each its consumers, and those of them that the broker chooses from.
+    """
     if len(topics) < limits.min_topics:
         return "", []
     consumers: defaultdict[str, _Consumer] = defaultdict(_Consumer)
-    for _topic, group in sorted(topics.items()):
-        candidates = _candidates(group)
+    for _topic, (group, candidates) in sorted(topics.items()):
         active_us = sum(time.active_us for time in group)
         connected_us = sum(max(time.connected_us, time.active_us) for time in candidates)
         for time in candidates:

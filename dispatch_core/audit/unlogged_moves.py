@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
+from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, unlogged_move
 
 _KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Where a move may lie that left these, ``waits.possible_moves`` says more exactly.
 _LEFT_OUT: Final = ("never_delivered", "ack_hole")
-_WORDS: Final = "; but the cursor may have been moved before, of which this log would have no line"
+_MOVED_BEFORE: Final = "the cursor may have been moved before"
 
 
 class UnloggedMoves:
@@ -54,7 +54,7 @@ class UnloggedMoves:
         texts = anomalies["explanation"].to_pylist()
         for row in rows:
             uncertain[row], reasons[row] = True, CURSOR_MAY_HAVE_MOVED
-            texts[row] += _WORDS
+            texts[row] = unlogged_move(texts[row], _MOVED_BEFORE)
         changed: dict[str, list[Any]] = {"uncertain": uncertain, "reason": reasons, "explanation": texts}
         for name, values in changed.items():
             at = anomalies.schema.get_field_index(name)

@@ -204,7 +204,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
     """Audit each incarnation; judge the promises over all of them, as the pipeline does for an interval."""
     earlier = EarlierLoads()
     recorded = False
-    found: list[pa.Table] = []
+    found = [_NO_ANOMALIES]
     seen: list[Seen] = []
     for log in logs:
         # entries that an incarnation leaves unsent are for the next one
@@ -219,14 +219,14 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         )
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
-        anomalies = audit.anomalies if audit.anomalies.num_rows else _NO_ANOMALIES
-        found.append(anomalies)
-        recorded = recorded or log.events.num_rows > 0
+        shown = bool(audit.anomalies.num_rows)
+        found += [audit.anomalies] if shown else []
         if asked.rules:
             seen.append(_seen(audit, log, asked.limits, assumptions))
-        judged: list[PromiseVerdict] = []
+        recorded = recorded or log.events.num_rows > 0
+        promises = []
         if last:
-            judged = verdicts(
+            promises = verdicts(
                 pa.concat_tables(found),
                 policy=asked.policy,
                 subscription_type=kind,
@@ -243,9 +243,9 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             log.incarnation,
             last_line_us([log]),
             connected_at_end(log.events),
-            anomalies,
-            _names(log) if anomalies.num_rows else {},
-            judged,
+            audit.anomalies if shown else _NO_ANOMALIES,
+            _names(log) if shown else {},
+            promises,
             problem,
             warnings,
             audit.level,

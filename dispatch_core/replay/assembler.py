@@ -378,7 +378,7 @@ class Replay:
             doubt=self._audit.doubt,
             behind_us=self._audit.clocks.behind_us,
             stepped_back_us=self._audit.stepped_back_us,
-            jumped_us=self._audit.clocks.jumped_us,
+            jumped_us=self._audit.jumped_us,
             known_until_us=self._last_line[1] if self._head.end_lost else None,
         )
 

@@ -58,9 +58,7 @@ ACK_RACING: Final = "ack_racing"
 REQUEST_RACING: Final = "request_racing"
 #: An administrator or a client may have moved the cursor; no line would say so.
 CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
-MAY_HAVE_MOVED: Final = (
-    "; but a seek or a reset of the cursor may explain it, of which this log would have no line"
-)
+_SEEK: Final = "a seek or a reset of the cursor may explain it"
 DOUBTS: Final = {
     BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
     LOG_GAP: "; but lines of the log are missing",
@@ -120,10 +118,60 @@ class Finding(NamedTuple):
     #: Number of entries of this finding that were never sent, listed or not; each is counted in one finding only.
     unsent: int | None = None
 
+    @classmethod
+    def without_key(
+        cls,
+        kind: str,
+        positions: list[str],
+        consumers: list[int],
+        seqs: list[int],
+        t_us: int,
+        explanation: str,
+        *,
+        cause: str | None = None,
+        unsent: int | None = None,
+    ) -> Finding:
+        """Make a certain finding that is about no single key."""
+        return cls(
+            kind=kind,
+            severity=KINDS[kind].severity,
+            key=None,
+            key_b64=False,
+            hash=None,
+            positions=positions,
+            consumers=consumers,
+            seqs=seqs,
+            t_us=t_us,
+            cause=cause,
+            reason=None,
+            uncertain=False,
+            explanation=explanation,
+            place=0,
+            unsent=unsent,
+        )
+
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key: proving line, place in the line, kind."""
         return self.seqs[-1], self.place, KIND_ORDER[self.kind]
+
+
+def unlogged_move(explanation: str, may: str) -> str:
+    """Return the sentence of a finding with what an unlogged move of the cursor may have done.
+
+    >>> unlogged_move("5:1 was sent to nobody", "a move may have passed it")
+    '5:1 was sent to nobody; but a move may have passed it, of which this log would have no line'
+    """
+    return f"{explanation}; but {may}, of which this log would have no line"
+
+
+def perhaps_by_a_move(finding: Finding, may: str) -> Finding:
+    """Make a finding uncertain that an unlogged move of the cursor may explain; ``may``: see ``unlogged_move``."""
+    return finding._replace(
+        uncertain=True,
+        reason=finding.reason or CURSOR_MAY_HAVE_MOVED,
+        explanation=unlogged_move(finding.explanation, may),
+    )
 
 
 class Findings:
@@ -207,10 +255,10 @@ class Findings:
         ]
 
     def _after_a_move(self, delivery: int, other: int, op: int, handover: int) -> Finding:
-        return _doubted(self._after_ack(delivery, other, op, handover))
+        return perhaps_by_a_move(self._after_ack(delivery, other, op, handover), _SEEK)
 
     def _order_after_a_move(self, delivery: int, other: int, op: int, handover: int) -> Finding:
-        return _doubted(self._order(delivery, other, op, handover))
+        return perhaps_by_a_move(self._order(delivery, other, op, handover), _SEEK)
 
     # one method per kind -------------------------------------------------------------------------------------------
 
@@ -537,12 +585,3 @@ class Findings:
             lags_us = [self._lines[sent.op].t_us - line.t_us for line in checkpoint_lines]
             return ACK_RACING if any(lag_us < ACK_RACE_US for lag_us in lags_us) else None
         return None
-
-
-def _doubted(finding: Finding) -> Finding:
-    """Make a finding uncertain that a move of the cursor may explain."""
-    return finding._replace(
-        uncertain=True,
-        reason=finding.reason or CURSOR_MAY_HAVE_MOVED,
-        explanation=finding.explanation + MAY_HAVE_MOVED,
-    )

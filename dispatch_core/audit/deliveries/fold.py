@@ -97,6 +97,7 @@ class AuditFold:
             it from ordinals that you keep.
         begins: the feed was the first of the log.
         stepped_back_us: by how much the clock of the log went back so far, all steps together, microseconds.
+        longest_silence_us: the longest time from one line to the next so far, microseconds.
         clocks: how far behind the clocks of the producers may be, by this log.
         acked_before: ordinals of entries that were acknowledged individually in earlier incarnations.
     """
@@ -167,7 +168,7 @@ class AuditFold:
         self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
         self._begins_us: int | None = None  # the subscription, by this log and those before
         self.clocks: ProducerClocks = ProducerClocks()
-        self.stepped_back_us = 0
+        self.stepped_back_us = self.longest_silence_us = 0
         if after is None:
             delays = DelayedDelivery.of(head)
             self.window = LogWindow(kind, streaming=not whole, flows=flows, delays=delays)
@@ -230,6 +231,10 @@ class AuditFold:
         checkpoint_state = self.window.checkpoint_state
         at_work = checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher
         return BEFORE_CHECKPOINT if at_work else None
+
+    def jumped_us(self, since_us: int) -> int:
+        """Return by how much the log's clock may have jumped forward, at once, before ``since_us``, microseconds."""
+        return min(self.clocks.jumped_us(since_us), self.longest_silence_us)
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
@@ -392,6 +397,8 @@ class AuditFold:
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
         self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
+        silence_us = log_checks.longest_silence_us(events, before=self._last)
+        self.longest_silence_us = max(self.longest_silence_us, silence_us)
         self._added |= connections_added(events)
         self._checkpoints = self._checkpoints or bool(marked(events["kind"], "checkpoint").any())
         found += in_a_trace(

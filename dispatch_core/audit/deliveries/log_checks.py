@@ -243,6 +243,12 @@ def stepped_back_us(events: pa.Table, before: LastLine | None = None) -> int:
     return int(-steps[steps < 0].sum())
 
 
+def longest_silence_us(events: pa.Table, before: LastLine | None = None) -> int:
+    """Return the longest time from one line to the next, microseconds: a clock that jumps forward jumps by no more."""
+    _, t_us = _timed(events, before)
+    return int(np.diff(t_us).max(initial=0))
+
+
 def _timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return ``seq`` and time of the lines that have a time, with the last such line before them."""
     times = events["t_us"]

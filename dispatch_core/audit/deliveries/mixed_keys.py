@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import has
-from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.sentences.lists import counted, positions_listed
 from dispatch_core.times import clock
@@ -65,23 +64,15 @@ class MixedKeys:
         seqs, times, positions, keys = (list(column) for column in zip(*sent, strict=True))
         shown = positions[:_MOST_POSITIONS]
         who = f"connection {consumer}" if name is None else f"{name} (connection {consumer})"
-        return Finding(
-            kind="mixed_key_entry",
-            severity=KINDS["mixed_key_entry"].severity,
-            key=None,
-            key_b64=False,
-            hash=None,
-            positions=shown,
-            consumers=[consumer],
-            seqs=sorted({seqs[0], seqs[-1]}),
-            t_us=times[-1],
-            cause=None,
-            reason=None,
-            uncertain=False,
-            explanation=(
+        return Finding.without_key(
+            "mixed_key_entry",
+            shown,
+            [consumer],
+            sorted({seqs[0], seqs[-1]}),
+            times[-1],
+            (
                 f"{who} got {counted(len(sent), 'batch', 'batches')} with messages of up to {max(keys)} keys each "
                 f"({positions_listed(shown, len(sent))}), the first at {clock(times[0])}: dispatch looks at the first "
                 "message's key only, so the order of the other keys is lost; producers need batches by key"
             ),
-            place=0,
         )

@@ -61,7 +61,7 @@ class End:
             there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
         stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
-        jumped_us: by how much the log's clock may have jumped forward before a time (``ProducerClocks.jumped_us``).
+        jumped_us: by how much the log's clock may have jumped forward before a time (``AuditFold.jumped_us``).
         known_until_us: time of the last line, if rows behind it were lost (``recording.lost_rows``). What waits is certain
             only if it was too long by then.
     """

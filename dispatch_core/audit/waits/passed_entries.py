@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.columns import Ints
-from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
@@ -112,23 +111,14 @@ class PassedEntries:
             unsent = int(
                 np.count_nonzero((move.ledger > ledger) | ((move.ledger == ledger) & (move.entry > entry)))
             )
-        return Finding(
-            kind="skipped",
-            severity=KINDS["skipped"].severity,
-            key=None,
-            key_b64=False,
-            hash=None,
-            positions=positions,
-            consumers=[],
-            seqs=[move.seq],
-            t_us=move.t_us,
+        moved = MOVED_BY.get(move.by, MOVED_BY["unknown"])
+        return Finding.without_key(
+            "skipped",
+            positions,
+            [],
+            [move.seq],
+            move.t_us,
+            f"{moved} at {clock(move.t_us)}: of what it passed, {' and '.join(parts)}",
             cause=move.by,
-            reason=None,
-            uncertain=False,
-            explanation=(
-                f"{MOVED_BY.get(move.by, MOVED_BY['unknown'])} at {clock(move.t_us)}: of what it passed, "
-                + " and ".join(parts)
-            ),
-            place=0,
             unsent=unsent,
         )

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, Finding
+from dispatch_core.audit.deliveries.findings import Finding, perhaps_by_a_move
 from dispatch_core.audit.deliveries.layout import (
     ALL_LEFT,
     DISCONNECTED,
@@ -45,7 +45,6 @@ _TOGETHER_US: Final = 5_000_000
 #: The time between two samples of waits, see ``tracker``.
 _SAMPLED_US: Final = 500_000
 _NEVER: Final = np.iinfo(np.int64).max
-_WORDS: Final = "; but a move of the cursor may have passed it, of which this log would have no line"
 
 Ints = npt.NDArray[np.int64]
 
@@ -132,9 +131,7 @@ class PossibleMoves:
             return finding
         if not may:
             return finding
-        return finding._replace(
-            uncertain=True, reason=CURSOR_MAY_HAVE_MOVED, explanation=finding.explanation + _WORDS
-        )
+        return perhaps_by_a_move(finding, "a move of the cursor may have passed it")
 
 
 class _Passed:

@@ -179,6 +179,26 @@ def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
     assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer"}
 
 
+def test_a_stall_during_which_the_log_goes_on_is_certain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All later entries are late, but no silence is long enough for one jump of the clock."""
+    stalled_us = START_US + 14 * STEP_US
+    begin = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 1000)),
+        *delivered(range(10), START_US + STEP_US),
+    ]
+    stored_us = [event["t_us"] - LAG_US for event in begin if event["kind"] == "sent"]
+    stored_us += [stalled_us + number * STEP_US for number in range(20)]
+    for silent, expected in ((False, "FAIL"), (True, "UNKNOWN")):
+        going_on = [] if silent else [at(stalled_us + s * 1_000_000, flow(1, 1)) for s in range(1, 30)]
+        lines = [*begin, *going_on, *delivered(range(10, 30), stalled_us + 30_000_000)]
+        folder = write(tmp_path / str(silent), published(stored_us, {"p": 0}), lines)
+        verdict, found, uncertain = certain(folder, capsys)
+        assert (verdict, "stuck_key" in found, "stuck_key" in uncertain) == (expected, not silent, silent)
+
+
 def test_a_stall_that_later_entries_confirm_is_certain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
