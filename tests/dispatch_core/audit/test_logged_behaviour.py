@@ -25,9 +25,8 @@ SHARED: Final = sorted((ROOT.parent / "shared" / "operations").glob("*/legal-00*
 #: Findings of a sound log: what was left out or sent again for a reason that the log shows.
 _LEGAL: Final = {"skipped", "redelivered", "unnecessary_blocking"}
 #: Without their lines these logs leave open whether there was a fault: nobody was connected when the entries were stored,
-#: the cursor passed them between two loads of the topic, the rules of Shared are not replayed, or only a clock that may have
-#: jumped shows how long entries waited.
-_OPEN: Final = ("61-", "62-", "01b-", "21-")
+#: the cursor passed them between two loads of the topic, or the rules of Shared are not replayed.
+_OPEN: Final = ("61-", "62-", "01b-")
 
 
 def audited(
