@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
     folder = target(source, options.out)
     recording = read_recording(source)
     progress("")
-    log = _chosen(list(recording.logs), documents, options, taken_us[0])
+    logs = list(recording.logs)  # each of them is made anew when it is asked for
+    log = _chosen(logs, documents, options, taken_us[0])
     snapshot = snapshot_of(documents, log.subscription)
     made = from_snapshot(with_overrides(log, options.broker_version), snapshot, taken_us, given)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
         shutil.copyfile(file, folder / file.name)
     kind = "trace" if any(file.name.lower().startswith("trace") for file in source.events) else "events"
     with new_file(folder / f"{kind}.{options.format}", "events") as out:
-        for incarnation in recording.logs:
+        for incarnation in logs:
             out.write(_with_header(made.log if incarnation is log else incarnation))
     for note in made.notes:
         print(f"dispatch-audit import-stats: {note}", file=sys.stderr)
