@@ -18,8 +18,9 @@ EACH = 3
 
 @functools.cache
 def recordings() -> tuple[Recording, ...]:
-    """Read the Key_Shared samples, without their traces. Those of cursor operations have tests of their own."""
-    folders = sorted(file.parent for file in SAMPLES.glob("[!o]*/*/*/trace.jsonl.gz"))
+    """Read the Key_Shared samples, without their traces. Those of cursor operations and races have tests of their own."""
+    homes = ("recordings", "verify")
+    folders = sorted(file.parent for home in homes for file in SAMPLES.glob(f"{home}/*/*/trace.jsonl.gz"))
     found = [Recording.read(folder) for folder in folders]
     return tuple(
         recording.without_trace()

@@ -109,7 +109,7 @@ class PossibleMoves:
         lines = [
             passed.unsent(position, held_until_us.get(position)) or passed.pending(position, self._empty_us)
             for wait in going_on
-            if any(reason is None and us for reason, us in wait.shares)  # else a rule explains it
+            if sum(us for reason, us in wait.shares if reason is None) > ROOM_US  # else a rule explains it
             for position in wait.positions
         ]
         possible = [seq for seq in (*lines, *self._unsent.values()) if seq is not None]

@@ -125,9 +125,9 @@ def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     log = traced(name)
     compare(log, tmp_path, monkeypatch, 30)
     dropped = [count for count, _ in entries_in_memory if count]
-    assert (
-        dropped or log.messages.num_rows < 200 or subscription_type(log) == "Shared"
-    )  # whose rules are not replayed
+    # The rules of Shared are not replayed; of the races only the beginning is recorded, in which nothing is settled.
+    kept = subscription_type(log) == "Shared" or name.startswith("races/")
+    assert dropped or log.messages.num_rows < 200 or kept
 
 
 @pytest.mark.parametrize(

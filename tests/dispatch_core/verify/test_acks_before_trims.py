@@ -1,6 +1,6 @@
 """Acks that take effect right before the trim of their consumer: the lines of both stand in the order of their effects.
 
-``4.0.0/ops-2017-clear-ch`` (tests/data/verify) is such a race in a read attempt of a real broker.
+``4.0.0/ops-2017-clear-ch`` (tests/data/races) is such a race in a read attempt of a real broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
 
 DATA: Final = Path(__file__).resolve().parents[2] / "data"
-IN_AN_ATTEMPT: Final = DATA / "verify" / "4.0.0" / "ops-2017-clear-ch"
+IN_AN_ATTEMPT: Final = DATA / "races" / "4.0.0" / "ops-2017-clear-ch"
 AFTER_A_MOVE: Final = DATA / "operations" / "4.2.4" / "ops-0003-expire-to-ch"
 
 #: Seq of the attempt that trims, of its first ack, and of the first release of the trim.

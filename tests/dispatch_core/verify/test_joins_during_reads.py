@@ -1,6 +1,6 @@
 """A consumer that joins while a normal read is in flight: its remembered position is in front of the read, or behind it.
 
-``4.0.0/ops-2031-seek-back-classic-ch`` (tests/data/verify) is the beginning of a real run in which it is behind:
+``4.0.0/ops-2031-seek-back-classic-ch`` (tests/data/races) is the beginning of a real run in which it is behind:
 consumer 8 joins between the lines ``read_issued`` and ``read_done``, and is held back from the entry behind the read.
 """
 
@@ -16,7 +16,7 @@ from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
 
 RECORDING: Final = (
-    Path(__file__).resolve().parents[2] / "data" / "verify" / "4.0.0" / "ops-2031-seek-back-classic-ch"
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "ops-2031-seek-back-classic-ch"
 )
 #: Seq of the read, of its end, of the two lines of the join, and of the first round that shows the position.
 READ_ISSUED, READ_DONE, JOIN, ROUND_END = 623, 634, 632, 671

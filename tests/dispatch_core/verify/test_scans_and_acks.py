@@ -1,6 +1,6 @@
 """Acks that release a draining hash while a scan of the replay set runs.
 
-In ``4.0.0/random-3012-range-quiet`` (tests/data/verify) a scan holds five positions of a hash back; then the last pending
+In ``4.0.0/random-3012-range-quiet`` (tests/data/races) a scan holds five positions of a hash back; then the last pending
 ack of the hash goes, and the scan finds a sixth position that it may read.
 """
 
@@ -20,7 +20,7 @@ from dispatch_core.broker.profiles import resolve
 from tests.dispatch_core.verify import tampering as t
 
 RECORDING: Final = (
-    Path(__file__).resolve().parents[2] / "data" / "verify" / "4.0.0" / "random-3012-range-quiet"
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "random-3012-range-quiet"
 )
 #: Seq of the ack, of the read, and the hash.
 ACK, READ, HASH = 5780, 5911, 41653
