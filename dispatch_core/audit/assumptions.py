@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from dispatch_core.arrays.columns import replaced
 from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.recording.log import DispatcherLog
@@ -208,11 +209,7 @@ class Assumptions:
                 changed["explanation"][row] += (
                     f"; but {shown(behaviours)} may explain it, which this log cannot show"
                 )
-        for name, values in changed.items():
-            at = anomalies.schema.get_field_index(name)
-            field = anomalies.schema.field(at)
-            anomalies = anomalies.set_column(at, field, pa.array(values, field.type))
-        return anomalies
+        return replaced(anomalies, changed)
 
 
 def shown(behaviours: Iterable[str]) -> str:

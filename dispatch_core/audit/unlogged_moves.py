@@ -1,17 +1,18 @@
 """Doubt what follows from a move of the cursor that the log may have no line of.
 
 A finding with the reason ``cursor_may_have_moved`` is a trace of such a move, and so are entries that were left out, however
-short they wait (``waits.possible_moves``). Behind it the replay of the rules goes on from
-a state that may be wrong: it waits for entries that the cursor passed, or takes as acknowledged what comes again. So
-differences from the rules and stalls behind it are uncertain too. What is lost, doubled or out of order has its own proof.
+short they wait (``waits.possible_moves``). Behind it the replay of the rules goes on from a state that may be wrong: it
+waits for entries that the cursor passed, or takes as acknowledged what comes again. So differences from the rules and stalls
+behind it are uncertain too. What is lost, doubled or out of order has its own proof.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
+from dispatch_core.arrays.columns import replaced
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, unlogged_move
 
 _KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
@@ -55,9 +56,4 @@ class UnloggedMoves:
         for row in rows:
             uncertain[row], reasons[row] = True, CURSOR_MAY_HAVE_MOVED
             texts[row] = unlogged_move(texts[row], _MOVED_BEFORE)
-        changed: dict[str, list[Any]] = {"uncertain": uncertain, "reason": reasons, "explanation": texts}
-        for name, values in changed.items():
-            at = anomalies.schema.get_field_index(name)
-            field = anomalies.schema.field(at)
-            anomalies = anomalies.set_column(at, field, pa.array(values, field.type))
-        return anomalies
+        return replaced(anomalies, {"uncertain": uncertain, "reason": reasons, "explanation": texts})

@@ -11,7 +11,7 @@ from datetime import datetime
 import numpy as np
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.columns import ints, replaced
 from dispatch_core.times import from_micros
 
 
@@ -59,5 +59,4 @@ class StoredEntries:
 
     def counted(self, state: pa.Table, incarnation: int) -> pa.Table:
         """Return the row of ``dispatcher_state`` of an incarnation with its ``entries_stored``."""
-        column = state.schema.get_field_index("entries_stored")
-        return state.set_column(column, state.schema.field(column), pa.array([self.count(incarnation)]))
+        return replaced(state, {"entries_stored": [self.count(incarnation)]})

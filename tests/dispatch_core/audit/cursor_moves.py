@@ -1,4 +1,4 @@
-"""Make logs of format 1.1 from traces of real brokers that name each operation on the cursor (``cursor_op`` lines)."""
+"""Make and judge logs of format 1.1 of traces of real brokers that name each operation on the cursor (``cursor_op``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+
+import pytest
+
+from dispatch_core.cli.main import main
 
 #: What a recorder that sees every operation on the cursor lists.
 RECORDS: Final = ("cursor_moved", "subscription_deleted", "limit", "keys", "deliver_at_ms", "txn")
@@ -222,3 +226,16 @@ def write(folder: Path, messages: Path, lines: Iterable[Mapping[str, Any]]) -> P
     with gzip.open(folder / "events.jsonl.gz", "wt", encoding="utf-8") as out:
         out.writelines(json.dumps(line) + "\n" for line in lines)
     return folder
+
+
+def name_of(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def judged(
+    folder: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[str, list[dict[str, Any]]]:
+    """The verdict and the findings of the command line."""
+    main(["audit", "--json", *options, str(folder)])
+    *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
+    return verdict["verdict"], findings

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import pytest
 
-from dispatch_core.cli.main import main
 from dispatch_core.errors import NotStreamableError
 from tests.dispatch_core.audit.batches import in_batches, same
-from tests.dispatch_core.audit.cursor_moves import LATEST, RECORDS, faults, level_e, lines_of, write
+from tests.dispatch_core.audit.cursor_moves import (
+    LATEST,
+    RECORDS,
+    faults,
+    judged,
+    level_e,
+    lines_of,
+    name_of,
+    write,
+)
 from tests.dispatch_core.audit.small_logs import (
     ack,
     added,
@@ -42,22 +49,9 @@ REAL_FAULTS: Final = {
 }
 
 
-def name_of(folder: Path) -> str:
-    return f"{folder.parent.name}/{folder.name}"
-
-
 def with_moves(folder: Path, out: Path) -> Path:
     lines = level_e(lines_of(folder / "trace.jsonl.gz"), moves=True, records=RECORDS)
     return write(out / folder.parent.name / folder.name, folder / "messages.jsonl.gz", lines)
-
-
-def judged(
-    folder: Path, capsys: pytest.CaptureFixture[str], *options: str
-) -> tuple[str, list[dict[str, Any]]]:
-    """The verdict and the findings of the command line."""
-    main(["audit", "--json", *options, str(folder)])
-    *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
-    return verdict["verdict"], findings
 
 
 # The logs last a few seconds, so what was lost is found as of a complete log.

@@ -5,7 +5,6 @@ A log whose ``records`` lists them and that has no such line shows that they did
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
@@ -13,8 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from dispatch_core.cli.main import main
-from tests.dispatch_core.audit.cursor_moves import Line, faults, lines_of, write
+from tests.dispatch_core.audit.cursor_moves import Line, faults, judged, lines_of, name_of, write
 from tests.dispatch_core.audit.logged_behaviour import CASES, with_behaviour, write_case
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -29,15 +27,6 @@ _LEGAL: Final = {"skipped", "redelivered", "unnecessary_blocking"}
 _OPEN: Final = ("61-", "62-", "01b-")
 
 
-def audited(
-    folder: Path, capsys: pytest.CaptureFixture[str], *options: str
-) -> tuple[str, list[dict[str, Any]]]:
-    """The verdict and the findings of the command line."""
-    main(["audit", "--json", *options, str(folder)])
-    *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
-    return verdict["verdict"], findings
-
-
 def certain(findings: Iterable[dict[str, Any]]) -> set[str]:
     return {finding["kind"] for finding in findings if not finding["uncertain"]}
 
@@ -50,7 +39,7 @@ def certain(findings: Iterable[dict[str, Any]]) -> set[str]:
 def test_a_case_with_its_lines_passes(
     name: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdict, findings = audited(write_case(STORED / name, tmp_path / name, lines=True), capsys, *options)
+    verdict, findings = judged(write_case(STORED / name, tmp_path / name, lines=True), capsys, *options)
     assert (verdict, {finding["kind"] for finding in findings} - _LEGAL) == ("PASS", set())
 
 
@@ -59,7 +48,7 @@ def test_a_case_with_its_lines_passes(
 def test_a_case_whose_records_rule_its_lines_out_is_a_fault(
     name: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdict, findings = audited(write_case(STORED / name, tmp_path / name, lines=False), capsys, *options)
+    verdict, findings = judged(write_case(STORED / name, tmp_path / name, lines=False), capsys, *options)
     if name.startswith(_OPEN):
         assert verdict == "UNKNOWN"
         return
@@ -70,10 +59,6 @@ def test_a_case_whose_records_rule_its_lines_out_is_a_fault(
 # recordings of real brokers ----------------------------------------------------------------------------------------------
 
 
-def name_of(folder: Path) -> str:
-    return f"{folder.parent.name}/{folder.name}"
-
-
 def with_lines(folder: Path, out: Path, lines: list[Line] | None = None) -> Path:
     made = with_behaviour(lines_of(folder / "trace.jsonl.gz"), lines=True) if lines is None else lines
     return write(out / folder.parent.name / folder.name, folder / "messages.jsonl.gz", made)
@@ -82,7 +67,7 @@ def with_lines(folder: Path, out: Path, lines: list[Line] | None = None) -> Path
 def check_legal(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = with_lines(folder, tmp_path)
     for options in (("--complete",), ()):
-        verdict, findings = audited(log, capsys, *options)
+        verdict, findings = judged(log, capsys, *options)
         assert (verdict, {finding["kind"] for finding in findings} - _LEGAL) == ("PASS", set())
 
 
@@ -99,7 +84,7 @@ def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
             continue  # a later entry may overtake it
         if "-compacted" in folder.name and fault.name == "lost":
             continue  # a compacted read leaves out what a later entry of the key replaces
-        verdict, findings = audited(
+        verdict, findings = judged(
             with_lines(folder, tmp_path / fault.name, fault.lines), capsys, "--complete"
         )
         if shared and fault.name == "lost":
