@@ -17,10 +17,10 @@ from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.tables import REPLAY_TABLES
-from tests.dispatch_core.audit.cursor_moves import RECORDS
+from tests.dispatch_core.audit.cursor_moves import RECORDS, judged, name_of
 from tests.dispatch_core.audit.logged_behaviour import CASES, write_case, write_lines
 from tests.dispatch_core.audit.small_logs import T0_US, ack, added, flow, header, message, removed, sent
-from tests.dispatch_core.audit.test_logged_behaviour import SAMPLES, STORED, audited, name_of, with_lines
+from tests.dispatch_core.audit.test_logged_behaviour import SAMPLES, STORED, with_lines
 from tests.dispatch_core.replay.test_log_files import gathered, written
 
 DAY, NEXT = datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 25, tzinfo=UTC)
@@ -116,7 +116,7 @@ def judge(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         folder.mkdir(parents=True)
         write_lines(folder / "messages.jsonl", messages)
         write_lines(folder / "events.jsonl", [head, *rows])
-        verdict, findings = audited(folder, capsys, *options)
+        verdict, findings = judged(folder, capsys, *options)
         (log,) = read_recording(find_recordings([str(folder)])[0]).logs
         same_in_batches(log, folder.parent, monkeypatch, 4)
         by_kind: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
