@@ -641,8 +641,10 @@ def take(
         elif code == 3:  # ACK
             for i in range(start, stop):
                 entry = op_ordinals[i]
-                if entries[entry, ACK_OPERATION] < 0:
+                if entries[entry, ACK_OPERATION] < 0 or entry == last_moved_to:
                     entries[entry, ACK_OPERATION] = op
+                if entry == last_moved_to:
+                    last_moved_to = -1  # acknowledged in either meaning of the move's position
                 while entries[entry, FIRST_OPEN] >= 0:
                     _close(
                         deliveries, entries, keys, first_at, entry_key, entries[entry, FIRST_OPEN], ACKED, op
@@ -656,6 +658,8 @@ def take(
                         if entries[entry, ACK_OPERATION] < 0:
                             entries[entry, ACK_OPERATION] = op
                     acked_up_to = max(acked_up_to, highest)
+                if highest >= last_moved_to:
+                    last_moved_to = -1
                 for holder in range(len(first_at)):
                     at = first_at[holder]
                     while at >= 0:

@@ -7,9 +7,10 @@ is uncertain:
 * An entry was never sent. A move that passed it came after the last delivery of any entry up to it, and before the first
   delivery of a later one, if it had not been read by then. An entry that can be read is sent within milliseconds, so it must
   have had time to wait: more than ``ROOM_US`` from its publishing (by the clock of the broker) to that delivery.
-* It had been read and a rule held it. Then the move came while it was held, and nothing up to it was sent afterwards.
+* It had been read and a rule held it. Then the move came while it was held, and nothing up to it was sent afterwards. If a
+  rule held it until all consumers left, the move may be a seek or a reset.
 * An entry was sent and lost when all consumers were disconnected, and not sent again, nor was anything before it, while
-  later entries were.
+  later entries were. A cumulative acknowledgement of a later entry may have settled it since.
 
 Example: 3:4 to 3:90 wait for permits for a second and are never sent, 3:91 is. Somebody may have cleared the backlog. But if
 3:4 is sent 5 ms after its publishing, 3:5 never, and 3:6 again 5 ms after its publishing, then 3:5 is lost.
@@ -57,7 +58,8 @@ class PossibleMoves:
         self._connected: set[int] = set()
         self._empty_us: list[int] = []  # when the last consumer left
         self._last_up_to_us = np.empty(0, np.int64)  # as of the last look
-        #: Of entries that were acknowledged without having been sent: the first line behind a move that may have passed it.
+        #: Of entries that were acknowledged without having been sent, or sent again after the consumer had left: the first
+        #: line behind a move that may have passed it.
         self._unsent: dict[str, int | None] = {}
 
     def look(self, window: LogWindow, scan: Scan, dropped: int, operations: Operations) -> None:
@@ -84,7 +86,10 @@ class PossibleMoves:
         left_out[: int(sent[0]) if len(sent) else len(left_out)] = False
         for ordinal in np.flatnonzero(left_out).tolist():
             position = window.position(ordinal)
-            self._unsent[position] = passed.unsent(position, None)
+            self._unsent[position] = passed.unsent(position)
+        for ordinal in np.flatnonzero(_lost_and_acknowledged(scan)).tolist():
+            position = window.position(ordinal)
+            self._unsent[position] = passed.pending(position, self._empty_us)
 
     def doubted(
         self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Sequence[SampledWait]
@@ -99,30 +104,29 @@ class PossibleMoves:
             scan: the deliveries at its end.
             waits: of entries that still wait.
         """
-        held_until_us: dict[str, int] = {}
         going_on = [wait for wait in waits if wait.until_seq is None]
-        for wait in going_on:
-            held_us = sum(us for reason, us in wait.shares if reason is not None)
-            if held_us:
-                held_until_us |= dict.fromkeys(wait.positions, wait.from_t_us + held_us)
         passed = _Passed.of(window, scan, self._dropped_us)
+        first_lines: dict[str, int | None] = {}
+        for wait in going_on:
+            first_lines |= passed.waiting(wait, self._empty_us)
         lines = [
-            passed.unsent(position, held_until_us.get(position)) or passed.pending(position, self._empty_us)
+            first_lines[position]
             for wait in going_on
             if sum(us for reason, us in wait.shares if reason is None) > ROOM_US  # else a rule explains it
             for position in wait.positions
         ]
         possible = [seq for seq in (*lines, *self._unsent.values()) if seq is not None]
-        judged = [self._judged(finding, passed, held_until_us) for finding in found]
+        judged = [self._judged(finding, passed, first_lines) for finding in found]
         return judged, min(possible, default=None)
 
-    def _judged(self, finding: Finding, passed: _Passed, held_until_us: Mapping[str, int]) -> Finding:
+    def _judged(self, finding: Finding, passed: _Passed, first_lines: Mapping[str, int | None]) -> Finding:
         if finding.uncertain or not finding.positions:
             return finding
         if finding.kind == "never_delivered":
             may = all(
                 self._unsent.get(position) is not None
-                or passed.unsent(position, held_until_us.get(position)) is not None
+                or first_lines.get(position) is not None
+                or passed.unsent(position) is not None
                 for position in finding.positions
             )
         elif finding.kind == "ack_hole":
@@ -132,6 +136,14 @@ class PossibleMoves:
         if not may:
             return finding
         return perhaps_by_a_move(finding, "a move of the cursor may have passed it")
+
+
+def _lost_and_acknowledged(scan: Scan) -> npt.NDArray[np.bool_]:
+    """Mark entries that were acknowledged after their last consumer had left, without having been sent again."""
+    marks = (scan.last_delivery >= 0) & (scan.acknowledged_by >= 0)
+    ends = scan.deliveries[scan.last_delivery[marks], END]
+    marks[marks] = (ends == DISCONNECTED) | (ends == ALL_LEFT)
+    return marks
 
 
 class _Passed:
@@ -162,7 +174,27 @@ class _Passed:
         last_after[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
         return cls(window, scan, last_up_to, first_after, last_after)
 
-    def unsent(self, position: str, held_until_us: int | None) -> int | None:
+    def waiting(self, wait: SampledWait, empty_us: Sequence[int]) -> dict[str, int | None]:
+        """Return for each entry of a wait that goes on the first line behind a move that may have passed it.
+
+        Where an entry may have been passed, it is not known for how long a rule held those behind it.
+        ``empty_us``: when the last consumer left.
+        """
+        held_us = sum(us for reason, us in wait.shares if reason is not None)
+        held_until_us = wait.from_t_us + held_us if held_us else None
+        free_us = wait.from_t_us + held_us
+        lines: dict[str, int | None] = {}
+        for position in wait.positions:
+            lines[position] = (
+                self.unsent(position, held_until_us)
+                or self._held(position, free_us, empty_us)
+                or self.pending(position, empty_us)
+            )
+            if lines[position] is not None:
+                free_us = _NEVER
+        return lines
+
+    def unsent(self, position: str, held_until_us: int | None = None) -> int | None:
         """Return the first line behind a move that may have passed an entry that was never sent; ``None`` = no move.
 
         ``held_until_us``: a rule held it until then.
@@ -181,6 +213,20 @@ class _Passed:
             stored_us = max(stored_us, int(self._window.due_us[ordinal]))
             may = after_us - max(before_us, stored_us) > ROOM_US
         return self._line_after(before_us) if may else None
+
+    def _held(self, position: str, free_us: int, empty_us: Sequence[int]) -> int | None:
+        """Return the first line behind a seek or a reset that may have passed an entry that was never sent.
+
+        A rule may have held it until ``free_us``, and so when the last consumer left (``empty_us``).
+        """
+        ordinal = self._at(position)
+        if ordinal is None or self._window.single_active or int(self._scan.times_sent[ordinal]):
+            return None
+        for moment in empty_us:
+            between = int(self.last_up_to_us[ordinal]) <= moment < int(self._last_after_us[ordinal])
+            if between and moment <= free_us + ROOM_US:
+                return self._line_after(moment)
+        return None
 
     def pending(self, position: str, empty_us: Sequence[int]) -> int | None:
         """Return the first line behind a seek or a reset that may have passed an entry that was sent, and that nobody

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +161,11 @@ def with_behaviour(trace: Iterable[Mapping[str, Any]], *, lines: bool) -> list[L
 
 def _of_the_subscription(rows: list[Line]) -> list[Line]:
     """Leave out what a trace of a compacted topic has of the broker's own reader, which compacts it."""
-    own = {row["consumer"] for row in rows if row["kind"] == "consumer_added" and row["name"][0] == "c"}
+    own = {
+        row["consumer"]
+        for row in rows
+        if row["kind"] == "consumer_added" and re.fullmatch(r"c\d+", row["name"])
+    }
     return [row for row in rows if row.get("consumer") is None or row["consumer"] in own]
 
 

@@ -22,6 +22,7 @@ from tests.dispatch_core.audit.cursor_moves import (
     write,
 )
 from tests.dispatch_core.audit.small_logs import (
+    T0_US,
     ack,
     added,
     audited,
@@ -257,6 +258,12 @@ def test_what_was_passed_must_not_come_but_for_the_position_itself(audit: Any, b
     assert "5:3" not in [row["positions"][0] for row in result.anomalies.to_pylist()]
 
 
+@pytest.mark.parametrize("by", ["skip", "seek"])
+def test_an_acknowledgement_settles_the_position_of_a_move(audit: Any, by: str) -> None:
+    result = audit(added(1), sent(1, 0, 1, 2, 3), moved(by, "5:3"), ack(1, 3), sent(1, 3))
+    assert of_kind(result, "duplicate_after_ack")[0]["positions"] == ["5:3"]
+
+
 @pytest.mark.parametrize("by", ["seek", "clear_backlog"])
 def test_latest_is_the_last_entry_stored_by_then(audit: Any, by: str) -> None:
     # 5:6 is published at second 6, the move is line 6
@@ -302,3 +309,32 @@ def test_an_entry_behind_a_passed_one_of_its_key_may_be_sent(
     write_small(folder, messages, events, broker_version=version, records=["cursor_moved"])
     _verdict, findings = judged(folder, capsys)
     assert "divergence" not in {finding["kind"] for finding in findings}
+
+
+PASSED_WHILE_PENDING = [
+    *(added(1), flow(1), sent(1, *range(10)), ack(1, 0, 1), removed(1)),
+    *(added(2), flow(2), sent(2, *range(5, 10)), ack(2, 9, cumulative=True)),
+]
+PASSED_WHILE_IT_WAITED = [
+    *(added(1), flow(1, 2), sent(1, 0, 1), ack(1, 0, 1), removed(1)),
+    *(added(2), flow(2), sent(2, 8, 9), ack(2, 8, 9)),
+]
+
+
+@pytest.mark.parametrize(
+    ("subscription_type", "lines"),
+    [("Failover", PASSED_WHILE_PENDING), ("Key_Shared", PASSED_WHILE_IT_WAITED)],
+)
+def test_a_reset_while_nobody_was_connected_may_explain_what_did_not_come(
+    subscription_type: str, lines: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing up to the new position comes again, also where a cumulative acknowledgement settles it later."""
+    messages = [message(entry, f"k{entry % 2}", publish_time_ms=T0_US // 1000) for entry in range(10)]
+    for records, expected in ((None, "UNKNOWN"), (RECORDS, "FAIL")):
+        folder = tmp_path / expected / "b"
+        header = {"subscription_type": subscription_type} | (
+            {} if records is None else {"records": list(records)}
+        )
+        write_small(folder, messages, numbered(lines), **header)
+        verdict, findings = judged(folder, capsys, "--complete")
+        assert verdict == expected, findings
