@@ -66,7 +66,7 @@ def without_repeats(table: pa.Table, content: Content) -> tuple[pa.Table, tuple[
     again = np.flatnonzero(same) + 1
     may_differ = ("size_bytes",) if content == "messages" else ()
     compared = table.drop_columns([*_SOURCE, *may_differ])
-    equal = _equal_rows(compared.take(pa.array(again - 1)), compared.take(pa.array(again)))
+    equal = equal_rows(compared.take(pa.array(again - 1)), compared.take(pa.array(again)))
     again = again[equal]
     if not len(again):
         return table, ()
@@ -75,7 +75,7 @@ def without_repeats(table: pa.Table, content: Content) -> tuple[pa.Table, tuple[
     return table.filter(pa.array(keep)), tuple(_repeats(table, content, keep, again))
 
 
-def _equal_rows(first: pa.Table, second: pa.Table) -> npt.NDArray[np.bool_]:
+def equal_rows(first: pa.Table, second: pa.Table) -> npt.NDArray[np.bool_]:
     """Compare two tables row by row; halves of unequal parts are compared in turn, as few rows differ."""
     equal = np.ones(first.num_rows, dtype=np.bool_)
     waiting = [(0, first.num_rows)]

@@ -24,6 +24,8 @@ _KEPT: Final = 4
 _KEPT_FORMS: Final = 3 * _KEPT
 #: Columns that are not needed from files of many dispatchers.
 _UNREAD: Final = frozenset({"source_file", "source_line"})
+#: Columns of an entry's position.
+_POSITION: Final = ("ledger_id", "entry_id")
 
 _Place = tuple[str, ...]
 #: The first row, and the row behind the last one, of each run of a dispatcher's rows.
@@ -37,13 +39,15 @@ class Group:
     """The statistics of a row group.
 
     ``between``: lowest and highest value of each column of texts. ``empty``: the columns, except lists and structs, in
-    which no row has a value; most kinds of lines fill few columns.
+    which no row has a value; most kinds of lines fill few columns. ``lowest``: no entry has a position before it; ``None``
+    = not known, or the rows are no entries.
     """
 
     num_rows: int
     between: Mapping[str, tuple[str, str]]
     with_nulls: frozenset[str]
     empty: frozenset[str]
+    lowest: tuple[int, int] | None = None
 
     def may_hold(self, dispatcher: Mapping[str, str]) -> bool:
         """True if rows of the dispatcher (columns and their values) may be in the row group."""
@@ -91,6 +95,7 @@ def _group(group: pq.RowGroupMetaData) -> Group:
     between: dict[str, tuple[str, str]] = {}
     with_nulls = set()
     empty = set()
+    lowest: dict[str, int] = {}
     for at in range(group.num_columns):
         column = group.column(at)
         statistics = column.statistics
@@ -101,10 +106,13 @@ def _group(group: pq.RowGroupMetaData) -> Group:
             between[name] = statistics.min, statistics.max
             if statistics.null_count:
                 with_nulls.add(name)
+        if name in _POSITION and statistics.has_min_max:
+            lowest[name] = statistics.min
         # Columns inside lists and structs have a dotted path; statistics do not distinguish an empty list from null.
         if "." not in name and statistics.has_null_count and statistics.null_count == group.num_rows:
             empty.add(name)
-    return Group(group.num_rows, between, frozenset(with_nulls), frozenset(empty))
+    position = (lowest["ledger_id"], lowest["entry_id"]) if len(lowest) == len(_POSITION) else None
+    return Group(group.num_rows, between, frozenset(with_nulls), frozenset(empty), position)
 
 
 def rows_of(

@@ -2,7 +2,8 @@
 
 The files hold many dispatchers, each as one run of rows sorted by position (messages) or ``seq`` (events). A row group whose
 statistics exclude the dispatcher is not read. A batch has up to ``BATCH_ROWS`` events and all entries up to the last one
-that these events name. Rows keep the order of the files; the replay checks it. Repeated texts stay dictionary encoded.
+that these events name. Events keep the order of the files, entries are merged by position (``merged_entries``); the replay
+checks both orders. Repeated texts stay dictionary encoded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dispatch_core.arrays.columns import has, marked
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.load_order import named_extent
+from dispatch_core.recording.merged_entries import EntryFile, merged
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
@@ -317,7 +319,7 @@ def log_batches(
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events, of_messages = _event_columns(tuple(event_columns)), _message_columns(tuple(message_columns))
     none = no_rows(of_events.schema)
-    messages = _Messages(_rows(message_files, of_messages, topic), of_messages.schema)
+    messages = _Messages(_entries(message_files, of_messages, topic), of_messages.schema)
     begun = False
     place = 0, 0
     limit: Position | None = None
@@ -537,6 +539,19 @@ def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:
     return {(row.get("broker"), row.get("incarnation")) for row in rows}
 
 
+def _entries(paths: Sequence[str], wanted: _Columns, topic: Mapping[str, str]) -> Iterator[pa.Table]:
+    """Rows of one topic in the columns of ``wanted``, in order of position."""
+    if len(paths) < 2:
+        return _rows(paths, wanted, topic)
+    return merged(EntryFile(_lowest(path, topic), _rows([path], wanted, topic)) for path in paths)
+
+
+def _lowest(path: str, topic: Mapping[str, str]) -> Position | None:
+    """A position that no entry of a topic in a file lies before; ``None`` if only its rows tell."""
+    with _File(path) as file:
+        return file.lowest(topic)
+
+
 def _rows(paths: Sequence[str], wanted: _Columns, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
     """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
     for path in paths:
@@ -596,6 +611,13 @@ class _File:
     def holds_only(self, group: int, dispatcher: Mapping[str, str]) -> bool:
         """True if a row group can hold no other rows than the dispatcher's."""
         return self._about.groups[group].holds_only(dispatcher)
+
+    def lowest(self, topic: Mapping[str, str]) -> Position | None:
+        """A position that no entry of the topic lies before, by the statistics of row groups that hold no other topic."""
+        groups = self.groups(topic)
+        known = [self._about.groups[at].lowest for at in groups if self.holds_only(at, topic)]
+        found = [position for position in known if position is not None]
+        return min(found) if found and len(found) == len(groups) else None
 
     def survey(self, group: int, dispatcher: Mapping[str, str], kinds: frozenset[str]) -> _GroupSurvey:
         """The survey of a row group that dispatchers share."""
