@@ -27,7 +27,7 @@ from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
-from dispatch_core.audit.deliveries.log_checks import LastLine
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.deliveries.mixed_keys import MixedKeys
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks

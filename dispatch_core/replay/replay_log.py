@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.columns import encode
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
-from dispatch_core.audit.deliveries.log_checks import LastLine
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.audit.unsent_entries import Unfinished, unsent_of

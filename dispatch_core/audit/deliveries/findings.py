@@ -35,7 +35,8 @@ from dispatch_core.audit.deliveries.layout import (
     RELOADED,
     REWOUND,
 )
-from dispatch_core.audit.deliveries.log_checks import Gaps, LogFinding
+from dispatch_core.audit.deliveries.log_finding import LogFinding
+from dispatch_core.audit.deliveries.missing_lines import Gaps
 from dispatch_core.audit.deliveries.scan import Scanned
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.durations import duration
@@ -185,6 +186,7 @@ class Findings:
         scanned: the result of the pass.
         gaps: gaps of the log up to these operations.
         applied: what the log shows of when acks took effect; ``None`` = nothing.
+        earlier_lost: lines of earlier loads of the topic are missing.
         requests_traced: lines of redelivery requests stand where the requests took effect, as in a trace that shows removals
             of pending acks.
     """
@@ -199,6 +201,7 @@ class Findings:
         gaps: Gaps,
         applied: AppliedAcks | None,
         *,
+        earlier_lost: bool = False,
         requests_traced: bool = False,
     ) -> None:
         self._window = window
@@ -209,6 +212,7 @@ class Findings:
         self._ended = scanned.ended
         self._gaps = gaps
         self._applied = applied
+        self._earlier_lost = earlier_lost
         self._requests_traced = requests_traced
         self._sent: dict[int, Sent] = {}
         self._lines: dict[int, Line] = {}
@@ -542,6 +546,12 @@ class Findings:
             if uncertain:
                 reason = reason or LOG_GAP
                 text += "; but lines of the log are missing in between"
+        if not uncertain and first and self._earlier_lost:
+            # The later entry was sent in an earlier load: so may this one have been, in its lost lines.
+            uncertain = any(not window.is_of_last_log(self._sent[other].op) for other in others)
+            if uncertain:
+                reason = reason or LOG_GAP
+                text += "; but lines of an earlier load of the topic are missing"
         if not uncertain and window.checkpoint_state is not None:
             doubt = self._doubt(kind, sent, others, cause)
             uncertain = doubt is not None

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.assumptions import CURSOR_MOVED
-from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.audit.deliveries import log_checks, missing_lines
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
@@ -34,7 +34,10 @@ from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, LOG_GAP, Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
-from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine, LogFinding
+from dispatch_core.audit.deliveries.log_checks import Connected
+from dispatch_core.audit.deliveries.log_finding import LogFinding
+from dispatch_core.audit.deliveries.lost_state import gives_state
+from dispatch_core.audit.deliveries.missing_lines import Gaps, LastLine
 from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
@@ -166,6 +169,8 @@ class AuditFold:
         self._profile_of_head = profile
         kind = subscription_type(head)
         self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
+        # Lines of earlier loads are missing: among those that the window holds, and so that the first state is not known.
+        self._earlier_lost = self._state_lost = self._earlier.lines_lost
         self._begins_us: int | None = None  # the subscription, by this log and those before
         self.clocks: ProducerClocks = ProducerClocks()
         self.stepped_back_us = self.longest_silence_us = 0
@@ -184,6 +189,8 @@ class AuditFold:
         else:
             self.window, self.scan = after.window, after.scan
             self._begins_us = self.window.begins_us = after._begins_us
+            self._earlier_lost = after._earlier_lost or after.has_gaps or after._head.end_lost
+            self._state_lost = after.loses_state
             self.window.begin_next_log(flows=flows)
         self.window.meet(head.events)
         self.begins = False
@@ -218,6 +225,11 @@ class AuditFold:
         return bool(self._gaps)
 
     @property
+    def loses_state(self) -> bool:
+        """True if lines are missing, and the state with which the next load of the topic begins is not known."""
+        return self.has_gaps or self._head.end_lost or (self._state_lost and self._last is None)
+
+    @property
     def doubt(self) -> str | None:
         """The reason why what waits at the end may wait for a cause that the log does not show; ``None`` = there is none.
 
@@ -248,7 +260,7 @@ class AuditFold:
         if self._whole and self._fed:
             raise NotStreamableError("the fold was to take the whole log in one feed, and here is another")
         self._trim()
-        events, repeated, dropped = log_checks.without_repeated_rows(encode(events, "kind"))
+        events, repeated, dropped = missing_lines.without_repeated_rows(encode(events, "kind"))
         if dropped and not self._whole:
             raise NotStreamableError(
                 f"{dropped} lines stand twice, and the files that they are in are not known here"
@@ -388,12 +400,16 @@ class AuditFold:
         return self._profile.hash_space.sticky_array(h31)
 
     def _about_log(self, events: pa.Table, repeated: list[tuple[int, int]]) -> list[LogFinding]:
-        gaps, found = log_checks.gaps(events, repeated, self._last)
+        gaps, found = missing_lines.gaps(events, repeated, self._last)
         if self._last is not None and len(gaps.seqs) and int(gaps.seqs[0]) < self._last.seq:
             raise NotStreamableError(
                 f"a gap line says that lines behind seq {int(gaps.seqs[0])} are missing, and seq {self._last.seq} was "
                 "judged without knowing"
             )
+        unknown = self._state_lost and not gives_state(self.window.checkpoint_state)
+        if self.begins and unknown and events.num_rows:
+            self._gaps, finding = missing_lines.of_earlier_loads(events)
+            found.append(finding)
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
         self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
@@ -430,6 +446,7 @@ class AuditFold:
             scanned,
             self._gaps,
             self._applied,
+            earlier_lost=self._earlier_lost,
             requests_traced=bool(self._removals_logged),
         )
         found = scanned.found
