@@ -258,6 +258,11 @@ class Replay:
         return 0 if self._deleted else self._unsent.count(unfinished=self._unfinished)
 
     @property
+    def first_gap(self) -> int | None:
+        """See ``AuditFold``: of the lines that were fed by now."""
+        return self._audit.first_gap
+
+    @property
     def unfinished(self) -> Unfinished:
         """The entries that need not have been sent by the moment of the verdict; known after ``finish``."""
         return self._unfinished

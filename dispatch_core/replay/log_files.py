@@ -25,6 +25,7 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.lost_lines import with_doubts
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
@@ -108,6 +109,7 @@ def replay_files(
                 moves.note(replays[-1].moved_before_seq)
                 if "anomalies" in found:
                     anomalies = moves.applied(assumptions.applied(found["anomalies"]))
+                    anomalies = with_doubts(anomalies, replays[-1].first_gap)
                     found = found | {"anomalies": anomalies}  # noqa: PLW2901 - as below
                 if "dispatcher_state" in found:
                     finished.append(found)

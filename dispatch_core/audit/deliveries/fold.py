@@ -225,6 +225,11 @@ class AuditFold:
         return bool(self._gaps)
 
     @property
+    def first_gap(self) -> int | None:
+        """The line behind which lines are missing for the first time, 0 = before the first; ``None`` = none are."""
+        return int(self._gaps.seqs[0]) if self._gaps else None
+
+    @property
     def loses_state(self) -> bool:
         """True if lines are missing, and the state with which the next load of the topic begins is not known."""
         return self.has_gaps or self._head.end_lost or (self._state_lost and self._last is None)

@@ -18,6 +18,7 @@ from dispatch_core.replay.replay_log import replay
 from dispatch_core.tables import REPLAY_TABLES
 from tests.dispatch_core.audit.small_logs import (
     MIDNIGHT,
+    T0_US,
     Event,
     ack,
     added,
@@ -251,3 +252,30 @@ def test_batches_judge_both_loads_as_the_whole_log(
         assert in_batches[table] == whole[table], table
     doubted = [row["reason"] == "earlier_load" for row in in_batches["anomalies"] if row["incarnation"] == 2]
     assert any(doubted) is not again
+
+
+@pytest.mark.parametrize("subscription_type", ["Key_Shared", "Failover"])
+def test_what_differs_in_an_interval_behind_the_one_that_lost_lines_is_uncertain(
+    subscription_type: str, tmp_path: Path
+) -> None:
+    """The finding ``log_gap`` belongs to the interval before; one of two consumers gets 5:1 against the rules."""
+    begin = numbered([added(1), added(2), flow(1, 100), flow(2, 100), flow(1, 1), flow(1, 1)])
+    gap = {"seq": 5, "t_us": begin[4]["t_us"], "kind": "gap", "from": 5, "to": 5}
+    span = {"interval_start": MIDNIGHT + timedelta(minutes=1), "interval_end": MIDNIGHT + timedelta(days=1)}
+    differs: dict[bool, list[tuple[bool, str]]] = {False: [], True: []}
+    for lost in (False, True):
+        first = [*begin[:4], gap, *begin[5:]] if lost else begin
+        for consumer in (1, 2):
+            later = at([sent(consumer, 0, 1) | {"seq": 7, "t_us": T0_US}], 1)
+            folder = tmp_path / str(lost) / str(consumer)
+            write(folder / "a", [*first, *later], subscription_type=subscription_type)
+            (source,) = find_recordings([str(folder / "a")])
+            (log,) = read_recording(source).logs
+            whole = replay(log, **span)["anomalies"].to_pylist()  # type: ignore[arg-type]
+            dispatcher = written(log, folder, row_group_rows=10)
+            assert gathered(replay_files(dispatcher, **span))["anomalies"] == whole  # type: ignore[arg-type]
+            differs[lost] += [
+                (row["uncertain"], row["reason"]) for row in whole if row["kind"] == "divergence"
+            ]
+    assert set(differs[False]) == {(False, "dispatch")}
+    assert differs[True] == [(True, "log_gap")] * len(differs[False])
