@@ -59,11 +59,14 @@ ACK_RACING: Final = "ack_racing"
 REQUEST_RACING: Final = "request_racing"
 #: An administrator or a client may have moved the cursor; no line would say so.
 CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
+#: The log's clock may have jumped forward.
+CLOCK_JUMPED: Final = "clock_jumped"
 _SEEK: Final = "a seek or a reset of the cursor may explain it"
 DOUBTS: Final = {
     BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
     LOG_GAP: "; but lines of the log are missing",
     ROWS_LOST: "; but rows of the log behind its last line could not be read, and may explain it",
+    CLOCK_JUMPED: "; but the log's clock may have jumped forward by as much: all later entries come as late as that",
     ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
 }
 

@@ -42,6 +42,7 @@ from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
+from dispatch_core.audit.deliveries.silences import Silences
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import connections_added, in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
@@ -100,7 +101,7 @@ class AuditFold:
             it from ordinals that you keep.
         begins: the feed was the first of the log.
         stepped_back_us: by how much the clock of the log went back so far, all steps together, microseconds.
-        longest_silence_us: the longest time from one line to the next so far, microseconds.
+        silences: the longest times from one line to the next so far.
         clocks: how far behind the clocks of the producers may be, by this log.
         acked_before: ordinals of entries that were acknowledged individually in earlier incarnations.
     """
@@ -173,7 +174,8 @@ class AuditFold:
         self._earlier_lost = self._state_lost = self._earlier.lines_lost
         self._begins_us: int | None = None  # the subscription, by this log and those before
         self.clocks: ProducerClocks = ProducerClocks()
-        self.stepped_back_us = self.longest_silence_us = 0
+        self.silences = Silences()
+        self.stepped_back_us = 0
         if after is None:
             delays = DelayedDelivery.of(head)
             self.window = LogWindow(kind, streaming=not whole, flows=flows, delays=delays)
@@ -249,9 +251,13 @@ class AuditFold:
         at_work = checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher
         return BEFORE_CHECKPOINT if at_work else None
 
-    def jumped_us(self, since_us: int) -> int:
-        """Return by how much the log's clock may have jumped forward, at once, before ``since_us``, microseconds."""
-        return min(self.clocks.jumped_us(since_us), self.longest_silence_us)
+    def jumped_us(self, from_us: int, until_us: int) -> int:
+        """Return by how much the log's clock may have jumped forward, at once, between two moments, microseconds."""
+        jumps = (
+            min(length_us, self.clocks.jumped_us(end_us - length_us, end_us))
+            for end_us, length_us in self.silences.between(from_us, until_us)
+        )
+        return max(jumps, default=0)
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
@@ -418,8 +424,7 @@ class AuditFold:
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
         self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
-        silence_us = log_checks.longest_silence_us(events, before=self._last)
-        self.longest_silence_us = max(self.longest_silence_us, silence_us)
+        self.silences.take(log_checks.times_us(events, before=self._last))
         self._added |= connections_added(events)
         self._checkpoints = self._checkpoints or bool(marked(events["kind"], "checkpoint").any())
         found += in_a_trace(

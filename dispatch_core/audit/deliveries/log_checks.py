@@ -109,10 +109,9 @@ def stepped_back_us(events: pa.Table, before: LastLine | None = None) -> int:
     return int(-steps[steps < 0].sum())
 
 
-def longest_silence_us(events: pa.Table, before: LastLine | None = None) -> int:
-    """Return the longest time from one line to the next, microseconds: a clock that jumps forward jumps by no more."""
-    _, t_us = _timed(events, before)
-    return int(np.diff(t_us).max(initial=0))
+def times_us(events: pa.Table, before: LastLine | None = None) -> npt.NDArray[np.int64]:
+    """Return the times of these lines, microseconds, with that of the last line before them."""
+    return _timed(events, before)[1]
 
 
 def _timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
