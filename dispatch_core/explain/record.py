@@ -20,7 +20,7 @@ from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLines
 from dispatch_core.audit.deliveries.keys import Keys
-from dispatch_core.audit.deliveries.log_checks import without_repeated_rows
+from dispatch_core.audit.deliveries.missing_lines import without_repeated_rows
 from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import Hashing, LogWindow

@@ -27,7 +27,7 @@ from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
-from dispatch_core.audit.deliveries.log_checks import LastLine
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.deliveries.mixed_keys import MixedKeys
 from dispatch_core.audit.deliveries.operations import SENT
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
@@ -256,6 +256,11 @@ class Replay:
         Those that are not finished are not counted. Call it after ``finish``.
         """
         return 0 if self._deleted else self._unsent.count(unfinished=self._unfinished)
+
+    @property
+    def first_gap(self) -> int | None:
+        """See ``AuditFold``: of the lines that were fed by now."""
+        return self._audit.first_gap
 
     @property
     def unfinished(self) -> Unfinished:

@@ -25,6 +25,7 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.lost_lines import with_doubts
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import Position, leading
@@ -68,7 +69,7 @@ def replay_files(
 
     Args:
         dispatcher: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
-            ``end_lost``: rows behind the last line could not be read.
+            ``ends_lost``: the incarnations (``broker, incarnation``) of which rows behind the last line could not be read.
         interval_start: a row belongs to the interval of the event that proves it.
         interval_end: lines from then on are not used; what waits is judged as of then.
         limits: how long, or how much, is too much.
@@ -86,8 +87,7 @@ def replay_files(
         dispatcher["message_files"],
     )
     logs = _logs(files, interval_end, overrides)
-    if dispatcher.get("end_lost"):
-        logs = _with_lost_end(logs)
+    logs = _with_lost_ends(logs, dispatcher.get("ends_lost") or ())
     asked = _Asked(interval_start, limits, logs, to_last_line=to_last_line, complete=complete)
     stored = asked.stored_entries()
     states: list[pa.Table] = []
@@ -109,6 +109,7 @@ def replay_files(
                 moves.note(replays[-1].moved_before_seq)
                 if "anomalies" in found:
                     anomalies = moves.applied(assumptions.applied(found["anomalies"]))
+                    anomalies = with_doubts(anomalies, replays[-1].first_gap)
                     found = found | {"anomalies": anomalies}  # noqa: PLW2901 - as below
                 if "dispatcher_state" in found:
                     finished.append(found)
@@ -451,10 +452,18 @@ def _parts(
     return [replace(part, events=kept(part.events, ~marked(part.events["kind"], "gap"))) for part in parts]
 
 
-def _with_lost_end(logs: list[_Log]) -> list[_Log]:
-    """Return logs, of which the last has lost its end."""
-    *before, part = logs[-1].parts
-    return [*logs[:-1], replace(logs[-1], parts=[*before, replace(part, end_lost=True)])]
+def _with_lost_ends(logs: list[_Log], lost: Iterable[Mapping[str, Any]]) -> list[_Log]:
+    """Return logs, of which those of the incarnations ``lost`` have lost their ends."""
+    ends = {tuple(load[name] for name in INCARNATION) for load in lost}
+    if not ends:
+        return logs
+    marked_logs = []
+    for log in logs:
+        *before, part = log.parts
+        if (part.broker, part.incarnation) in ends:
+            log = replace(log, parts=[*before, replace(part, end_lost=True)])  # noqa: PLW2901 - the same log
+        marked_logs.append(log)
+    return marked_logs
 
 
 def _first_unread(rare: pa.Table, first_seq: int) -> Position | None:

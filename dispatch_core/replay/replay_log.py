@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.columns import encode
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
-from dispatch_core.audit.deliveries.log_checks import LastLine
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.lost_lines import with_doubts
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.audit.unsent_entries import Unfinished, unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
@@ -130,7 +131,8 @@ def _part(
             waits = other_waits
     reported_waits.extend(waits)
     ends.append(end)
-    return found | {"anomalies": with_divergences(log, asked.interval_start, found, by_deliveries)}
+    anomalies = with_divergences(log, asked.interval_start, found, by_deliveries)
+    return found | {"anomalies": with_doubts(anomalies, end.first_gap)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,11 @@ def line_before(parts: Sequence[DispatcherLog], number: int) -> LastLine | None:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """State that a replay leaves open: see ``Replay.unfinished`` and ``Replay.moved_before_seq``."""
+    """State that a replay leaves open: see ``Replay.unfinished``, ``Replay.moved_before_seq`` and ``Replay.first_gap``."""
 
     unfinished: Unfinished
     moved_before_seq: int | None
+    first_gap: int | None
 
 
 def _in_one_batch(
@@ -190,4 +193,4 @@ def _in_one_batch(
     rest = replay.finish(reported_waits)
     both = ("anomalies", "divergences")
     found = batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}
-    return found, _End(replay.unfinished, replay.moved_before_seq)
+    return found, _End(replay.unfinished, replay.moved_before_seq, replay.first_gap)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import DOUBTS, HANDOVER, ORDER_NOT_PROMISED
-from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
+from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, LOG_GAP
 from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations.balance import GATES
 from dispatch_expectations.duplicate_delivery import CAUSES
@@ -198,7 +198,8 @@ def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[D
     logs = [*KEY, "incarnation"]
     anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     since: dict[tuple[Any, ...], int] = {}
-    doubts = pc.field("kind").isin(DOUBTS) | (pc.field("reason") == CURSOR_MAY_HAVE_MOVED)
+    # Of lines that an earlier interval lost, only reasons of findings say so.
+    doubts = pc.field("kind").isin(DOUBTS) | pc.field("reason").isin([CURSOR_MAY_HAVE_MOVED, LOG_GAP])
     for batch in read_batches(anomalies, [*logs, "seqs"], doubts):
         for found in batch.to_pylist():
             log = tuple(found[name] for name in logs)

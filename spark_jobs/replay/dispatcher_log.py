@@ -27,8 +27,9 @@ def load_logs(dispatcher: dict[str, Any]) -> list[DispatcherLog]:
     events = _rows(dispatcher["event_files"], schema.EVENTS, of_dispatcher)
     messages = _rows(dispatcher["message_files"], schema.MESSAGES, of_topic)
     logs = dispatcher_logs(messages, _one_header_each(events))
-    if dispatcher.get("end_lost") and logs:
-        logs[-1] = replace(logs[-1], end_lost=True)
+    ends = {(load["broker"], load["incarnation"]) for load in dispatcher.get("ends_lost") or ()}
+    if ends:
+        logs = [replace(log, end_lost=(log.broker, log.incarnation) in ends) for log in logs]
     for log in logs:
         _check_places(log.events, ("seq",), "seq {0}")
         _check_places(log.messages, ("ledger_id", "entry_id"), "position {0}:{1}")

@@ -1,4 +1,4 @@
-"""Find the dispatchers of which rows behind the last line could not be read, by the table ``quarantine``.
+"""Find the loads of topics of which rows behind the last line could not be read, by the table ``quarantine``.
 
 Refused rows are rare. Where there are none, this costs a look at that table; otherwise the names and places of the rows of
 those intervals are read, and the names of later ones.
@@ -7,7 +7,7 @@ those intervals are read, and the names of later ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,65 +18,87 @@ import pyarrow.parquet as pq
 
 from dispatch_core.recording import schema
 from dispatch_core.recording.lost_rows import REST_OF_FILE, Refused
+from dispatch_core.recording.stream import INCARNATION
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse.delta_tables import all_files, files_until
 
-#: Column of a dispatcher's row: rows behind the last line of its log could not be read.
-END_LOST: Final = pa.field("end_lost", pa.bool_())
+#: Column of a dispatcher's row: the incarnations of which rows behind the last line could not be read.
+ENDS_LOST: Final = pa.field(
+    "ends_lost", pa.list_(pa.struct([pa.field("broker", pa.string()), pa.field("incarnation", pa.int64())]))
+)
 _PLACE: Final = ["source_file", "source_line"]
 
 Dispatcher = tuple[str, ...]
+#: Broker and number of an incarnation.
+Load = tuple[str | None, int]
 
 
-def with_lost_ends(warehouse: Path, span: Interval) -> set[Dispatcher]:
-    """Return the dispatchers that have lost rows behind the last line of their log up to this interval.
+def with_lost_ends(warehouse: Path, span: Interval) -> dict[Dispatcher, list[Load]]:
+    """Return the dispatchers, with their loads, that have lost rows behind the last line of a load up to this interval.
 
-    A refused row concerns the dispatchers of its file whose last line stands before it. A file of which no row could be read
+    A refused row concerns the loads of its file whose last line stands before it. A file of which no row could be read
     concerns those of its folder.
     """
     quarantined: defaultdict[datetime, list[pa.Table]] = defaultdict(list)
     for path, start in files_until(warehouse, "quarantine", span):
         quarantined[start].append(pq.read_table(path, columns=_PLACE, partitioning=None))
-    lost: set[Dispatcher] = set()
+    lost: set[tuple[Dispatcher, Load]] = set()
     if not quarantined:
-        return lost
+        return {}
     events = files_until(warehouse, "consumer_events", span)
     behind = sorted(set(all_files(warehouse, "consumer_events")) - {path for path, _start in events})
-    following = {(place.dispatcher, place.file): place.first for place in _places(behind)}
+    following: dict[tuple[Dispatcher, str], int] = {}
+    for place in _places(behind):
+        at = place.dispatcher, place.file
+        following[at] = min(place.first, following.get(at, REST_OF_FILE))
     for start in sorted({start for _path, start in events} | quarantined.keys()):
         if not lost and start not in quarantined:
             continue
         places = _places(path for path, of_interval in events if of_interval == start)
-        # a log that goes on in a later interval shows what is missing between as a hole
-        lost -= {place.dispatcher for place in places}
+        # a load that goes on in a later interval shows what is missing between as a hole
+        lost -= {(place.dispatcher, place.load) for place in places}
         if start in quarantined:
             refused = Refused.of(pa.concat_tables(quarantined[start]), {place.file for place in places})
             ends = {
-                place.dispatcher: place
+                (place.dispatcher, place.load): place
                 for place in sorted(places, key=lambda place: place.last_us)
                 if place.last_us >= 0
             }
             lost |= {
-                dispatcher
-                for dispatcher, end in ends.items()
-                if refused.behind(end.file, end.last, following.get((dispatcher, end.file), REST_OF_FILE))
+                (dispatcher, load)
+                for (dispatcher, load), end in ends.items()
+                if refused.behind(end.file, end.last, _next_line(end, places, following))
             }
-    return lost
+    found: defaultdict[Dispatcher, list[Load]] = defaultdict(list)
+    for dispatcher, load in sorted(lost, key=lambda end: (end[0], end[1][0] or "", end[1][1])):
+        found[dispatcher].append(load)
+    return dict(found)
 
 
 class _Place(NamedTuple):
-    """The lines of a dispatcher in a file: the first, the last event and its time, -1 = headers only."""
+    """The lines of a load in a file: the first, the last event and its time, -1 = headers only."""
 
     dispatcher: Dispatcher
+    load: Load
     file: str
     first: int
     last: int
     last_us: int
 
 
+def _next_line(end: _Place, places: Iterable[_Place], following: Mapping[tuple[Dispatcher, str], int]) -> int:
+    """Return the next line of a dispatcher in the file in which a load of it ends; ``following``: of later intervals."""
+    later = [
+        place.first
+        for place in places
+        if (place.dispatcher, place.file) == (end.dispatcher, end.file) and place.first > end.last
+    ]
+    return min([*later, following.get((end.dispatcher, end.file), REST_OF_FILE)])
+
+
 def _places(paths: Iterable[str]) -> list[_Place]:
-    """Return the lines of each dispatcher in each log file, by the rows of data files."""
-    names = [*schema.DISPATCHER_KEY, "source_file"]
+    """Return the lines of each load in each log file, by the rows of data files."""
+    names = [*schema.DISPATCHER_KEY, *INCARNATION, "source_file"]
     parts = []
     for path in paths:
         rows = pq.read_table(path, columns=[*names, "kind", "t_us", "source_line"], partitioning=None)
@@ -92,6 +114,7 @@ def _places(paths: Iterable[str]) -> list[_Place]:
     return [
         _Place(
             tuple(row[name] for name in schema.DISPATCHER_KEY),
+            (row["broker"], row["incarnation"] or 0),
             row["source_file"] or "",
             REST_OF_FILE if row["first_min"] is None else row["first_min"],
             REST_OF_FILE if row["last_max"] is None else row["last_max"],

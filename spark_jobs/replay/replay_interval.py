@@ -25,13 +25,14 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording import schema
 from dispatch_core.recording.log_profile import RECORDED, Overrides
+from dispatch_core.recording.stream import INCARNATION
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay import as_of
 from spark_jobs.replay.as_of import AsOf
 from spark_jobs.replay.dispatcher_files import dispatchers
-from spark_jobs.replay.lost_ends import END_LOST, with_lost_ends
+from spark_jobs.replay.lost_ends import ENDS_LOST, with_lost_ends
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
@@ -43,7 +44,7 @@ from spark_jobs.warehouse.run_ledger import Ledger
 EVENTS_PER_TASK = 200_000
 
 #: One row per dispatcher: its identity, the data files that hold its events and its topic's messages, the moment as of
-#: which it is judged, and whether rows behind its last line could not be read.
+#: which it is judged, and the incarnations of which rows behind the last line could not be read.
 DISPATCHERS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in schema.DISPATCHER_KEY),
@@ -51,7 +52,7 @@ DISPATCHERS = pa.schema(
         pa.field("event_files", pa.list_(pa.string())),
         pa.field("message_files", pa.list_(pa.string())),
         *as_of.COLUMNS,
-        END_LOST,
+        ENDS_LOST,
     ]
 )
 
@@ -125,7 +126,12 @@ def what_to_replay(
     found = [
         dispatcher
         | moment
-        | {END_LOST.name: tuple(dispatcher[name] for name in schema.DISPATCHER_KEY) in lost}
+        | {
+            ENDS_LOST.name: [
+                dict(zip(INCARNATION, load, strict=True))
+                for load in lost.get(tuple(dispatcher[name] for name in schema.DISPATCHER_KEY), ())
+            ]
+        }
         for dispatcher in dispatchers(spark, warehouse, span)
     ]
     if not found:

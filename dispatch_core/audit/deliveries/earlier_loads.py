@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.audit.deliveries.lost_state import loses_lines
 from dispatch_core.audit.deliveries.operations import Connections, Consumer, Lines
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted, made_again
@@ -70,6 +71,8 @@ class EarlierLoads(Sequence[DispatcherLog]):
     def __init__(self, logs: Iterable[DispatcherLog] = ()) -> None:
         #: Those of subscriptions of the same name that were deleted, too.
         self.every: list[DispatcherLog] = []
+        #: Lines of these incarnations are missing. A checkpoint in one of them is not used, so it does not help.
+        self.lines_lost = False
         self._deleted = False  # at the end of the last log
         self._logs: list[DispatcherLog] = []
         self._until_us: list[int | None] = []
@@ -92,8 +95,10 @@ class EarlierLoads(Sequence[DispatcherLog]):
         self._deleted = is_deleted(log.events, before=self._deleted)
         if again or self._deleted:
             self._logs, self._until_us, self._lines = [], [], {}
+            self.lines_lost = False
         if self._deleted:
             return
+        self.lines_lost = self.lines_lost or loses_lines(log)
         if again:
             log = replace(log, events=log.events.slice(again[-1]), repeats=())
         self._append(log)

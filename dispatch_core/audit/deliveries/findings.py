@@ -35,7 +35,8 @@ from dispatch_core.audit.deliveries.layout import (
     RELOADED,
     REWOUND,
 )
-from dispatch_core.audit.deliveries.log_checks import Gaps, LogFinding
+from dispatch_core.audit.deliveries.log_finding import LogFinding
+from dispatch_core.audit.deliveries.missing_lines import Gaps
 from dispatch_core.audit.deliveries.scan import Scanned
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.durations import duration
@@ -58,11 +59,14 @@ ACK_RACING: Final = "ack_racing"
 REQUEST_RACING: Final = "request_racing"
 #: An administrator or a client may have moved the cursor; no line would say so.
 CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
+#: The log's clock may have jumped forward.
+CLOCK_JUMPED: Final = "clock_jumped"
 _SEEK: Final = "a seek or a reset of the cursor may explain it"
 DOUBTS: Final = {
     BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
     LOG_GAP: "; but lines of the log are missing",
     ROWS_LOST: "; but rows of the log behind its last line could not be read, and may explain it",
+    CLOCK_JUMPED: "; but the log's clock may have jumped forward by as much: all later entries come as late as that",
     ACK_RACING: "; the checkpoint was made less than 20 ms before, an acknowledgement may have been on its way",
 }
 
@@ -185,6 +189,7 @@ class Findings:
         scanned: the result of the pass.
         gaps: gaps of the log up to these operations.
         applied: what the log shows of when acks took effect; ``None`` = nothing.
+        earlier_lost: lines of earlier loads of the topic are missing.
         requests_traced: lines of redelivery requests stand where the requests took effect, as in a trace that shows removals
             of pending acks.
     """
@@ -199,6 +204,7 @@ class Findings:
         gaps: Gaps,
         applied: AppliedAcks | None,
         *,
+        earlier_lost: bool = False,
         requests_traced: bool = False,
     ) -> None:
         self._window = window
@@ -209,6 +215,7 @@ class Findings:
         self._ended = scanned.ended
         self._gaps = gaps
         self._applied = applied
+        self._earlier_lost = earlier_lost
         self._requests_traced = requests_traced
         self._sent: dict[int, Sent] = {}
         self._lines: dict[int, Line] = {}
@@ -542,6 +549,12 @@ class Findings:
             if uncertain:
                 reason = reason or LOG_GAP
                 text += "; but lines of the log are missing in between"
+        if not uncertain and first and self._earlier_lost:
+            # The later entry was sent in an earlier load: so may this one have been, in its lost lines.
+            uncertain = any(not window.is_of_last_log(self._sent[other].op) for other in others)
+            if uncertain:
+                reason = reason or LOG_GAP
+                text += "; but lines of an earlier load of the topic are missing"
         if not uncertain and window.checkpoint_state is not None:
             doubt = self._doubt(kind, sent, others, cause)
             uncertain = doubt is not None

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
 from dispatch_core.audit.assumptions import CURSOR_MOVED
-from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.audit.deliveries import log_checks, missing_lines
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
@@ -34,11 +34,15 @@ from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, LOG_GAP, Findings
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.layout import CONSUMER
-from dispatch_core.audit.deliveries.log_checks import Connected, Gaps, LastLine, LogFinding
+from dispatch_core.audit.deliveries.log_checks import Connected
+from dispatch_core.audit.deliveries.log_finding import LogFinding
+from dispatch_core.audit.deliveries.lost_state import gives_state
+from dispatch_core.audit.deliveries.missing_lines import Gaps, LastLine
 from dispatch_core.audit.deliveries.operations import Operations
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
+from dispatch_core.audit.deliveries.silences import Silences
 from dispatch_core.audit.deliveries.subscription_start import begins_us
 from dispatch_core.audit.deliveries.unknown_consumers import connections_added, in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
@@ -97,7 +101,7 @@ class AuditFold:
             it from ordinals that you keep.
         begins: the feed was the first of the log.
         stepped_back_us: by how much the clock of the log went back so far, all steps together, microseconds.
-        longest_silence_us: the longest time from one line to the next so far, microseconds.
+        silences: the longest times from one line to the next so far.
         clocks: how far behind the clocks of the producers may be, by this log.
         acked_before: ordinals of entries that were acknowledged individually in earlier incarnations.
     """
@@ -166,9 +170,12 @@ class AuditFold:
         self._profile_of_head = profile
         kind = subscription_type(head)
         self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
+        # Lines of earlier loads are missing: among those that the window holds, and so that the first state is not known.
+        self._earlier_lost = self._state_lost = self._earlier.lines_lost
         self._begins_us: int | None = None  # the subscription, by this log and those before
         self.clocks: ProducerClocks = ProducerClocks()
-        self.stepped_back_us = self.longest_silence_us = 0
+        self.silences = Silences()
+        self.stepped_back_us = 0
         if after is None:
             delays = DelayedDelivery.of(head)
             self.window = LogWindow(kind, streaming=not whole, flows=flows, delays=delays)
@@ -184,6 +191,8 @@ class AuditFold:
         else:
             self.window, self.scan = after.window, after.scan
             self._begins_us = self.window.begins_us = after._begins_us
+            self._earlier_lost = after._earlier_lost or after.has_gaps or after._head.end_lost
+            self._state_lost = after.loses_state
             self.window.begin_next_log(flows=flows)
         self.window.meet(head.events)
         self.begins = False
@@ -218,6 +227,16 @@ class AuditFold:
         return bool(self._gaps)
 
     @property
+    def first_gap(self) -> int | None:
+        """The line behind which lines are missing for the first time, 0 = before the first; ``None`` = none are."""
+        return int(self._gaps.seqs[0]) if self._gaps else None
+
+    @property
+    def loses_state(self) -> bool:
+        """True if lines are missing, and the state with which the next load of the topic begins is not known."""
+        return self.has_gaps or self._head.end_lost or (self._state_lost and self._last is None)
+
+    @property
     def doubt(self) -> str | None:
         """The reason why what waits at the end may wait for a cause that the log does not show; ``None`` = there is none.
 
@@ -232,9 +251,13 @@ class AuditFold:
         at_work = checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher
         return BEFORE_CHECKPOINT if at_work else None
 
-    def jumped_us(self, since_us: int) -> int:
-        """Return by how much the log's clock may have jumped forward, at once, before ``since_us``, microseconds."""
-        return min(self.clocks.jumped_us(since_us), self.longest_silence_us)
+    def jumped_us(self, from_us: int, until_us: int) -> int:
+        """Return by how much the log's clock may have jumped forward, at once, between two moments, microseconds."""
+        jumps = (
+            min(length_us, self.clocks.jumped_us(end_us - length_us, end_us))
+            for end_us, length_us in self.silences.between(from_us, until_us)
+        )
+        return max(jumps, default=0)
 
     def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
@@ -248,7 +271,7 @@ class AuditFold:
         if self._whole and self._fed:
             raise NotStreamableError("the fold was to take the whole log in one feed, and here is another")
         self._trim()
-        events, repeated, dropped = log_checks.without_repeated_rows(encode(events, "kind"))
+        events, repeated, dropped = missing_lines.without_repeated_rows(encode(events, "kind"))
         if dropped and not self._whole:
             raise NotStreamableError(
                 f"{dropped} lines stand twice, and the files that they are in are not known here"
@@ -388,17 +411,20 @@ class AuditFold:
         return self._profile.hash_space.sticky_array(h31)
 
     def _about_log(self, events: pa.Table, repeated: list[tuple[int, int]]) -> list[LogFinding]:
-        gaps, found = log_checks.gaps(events, repeated, self._last)
+        gaps, found = missing_lines.gaps(events, repeated, self._last)
         if self._last is not None and len(gaps.seqs) and int(gaps.seqs[0]) < self._last.seq:
             raise NotStreamableError(
                 f"a gap line says that lines behind seq {int(gaps.seqs[0])} are missing, and seq {self._last.seq} was "
                 "judged without knowing"
             )
+        unknown = self._state_lost and not gives_state(self.window.checkpoint_state)
+        if self.begins and unknown and events.num_rows:
+            self._gaps, finding = missing_lines.of_earlier_loads(events)
+            found.append(finding)
         self._gaps = self._gaps.joined(gaps)
         found += log_checks.clock_steps(events, before=self._last)
         self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
-        silence_us = log_checks.longest_silence_us(events, before=self._last)
-        self.longest_silence_us = max(self.longest_silence_us, silence_us)
+        self.silences.take(log_checks.times_us(events, before=self._last))
         self._added |= connections_added(events)
         self._checkpoints = self._checkpoints or bool(marked(events["kind"], "checkpoint").any())
         found += in_a_trace(
@@ -430,6 +456,7 @@ class AuditFold:
             scanned,
             self._gaps,
             self._applied,
+            earlier_lost=self._earlier_lost,
             requests_traced=bool(self._removals_logged),
         )
         found = scanned.found

@@ -1,4 +1,4 @@
-"""Check the log itself: lost lines, a clock that went back, unknown consumers and positions, overlapping incarnations.
+"""Check the log itself: a clock that went back, unknown consumers and positions, repeated lines, overlapping incarnations.
 
 All checks are column operations over one incarnation's events and do not depend on what dispatch did. A log may come in
 batches: what a check needs of the lines before is an argument.
@@ -6,7 +6,6 @@ batches: what a check needs of the lines before is an argument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,9 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import encoded, marked
+from dispatch_core.arrays.columns import encoded
 from dispatch_core.arrays.columns import ints as _ints
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
+from dispatch_core.audit.deliveries.log_finding import LogFinding
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.lists import plural, positions_listed
@@ -32,76 +33,6 @@ from dispatch_core.times import clock
 #: them: a consumer is notified of the active one while it is being added, before its ``consumer_added`` line.
 _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
 _NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "redeliver"}
-
-
-@dataclass(frozen=True, slots=True)
-class LogFinding:
-    """A finding about the log, not yet a row of anomalies.
-
-    ``reason`` is, by kind: ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late`` (log_gap); ``segment``,
-    ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``
-    (unknown_position); ``not_readable`` (unknown_key); ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ``
-    (overlapping_incarnations; the latter is uncertain).
-    """
-
-    kind: str
-    reason: str
-    seqs: tuple[int, ...]
-    t_us: int
-    explanation: str
-    consumer: int | None = None
-    positions: tuple[str, ...] = ()
-    uncertain: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Gaps:
-    """Places where lines are missing: behind each of ``seqs`` (ascending; 0 = before the first line)."""
-
-    seqs: npt.NDArray[np.int64]
-
-    def between(self, first_seq: int, last_seq: int) -> bool:
-        """Check for missing lines in ``[first_seq, last_seq)``."""
-        at = int(np.searchsorted(self.seqs, first_seq))
-        return at < len(self.seqs) and int(self.seqs[at]) < last_seq
-
-    def before(self, seq: int) -> bool:
-        """Check for missing lines before ``seq``."""
-        return len(self.seqs) > 0 and int(self.seqs[0]) < seq
-
-    def joined(self, later: Gaps) -> Gaps:
-        """Return these gaps and ``later`` ones, all of which follow."""
-        return Gaps(np.concatenate([self.seqs, later.seqs])) if later else self
-
-    def since(self, seq: int | None) -> Gaps:
-        """Return the gaps that matter when no evidence before ``seq`` is left: the first, and those from ``seq`` on."""
-        later = self.seqs[1:] if seq is None else self.seqs[1:][self.seqs[1:] >= seq]
-        return Gaps(np.concatenate([self.seqs[:1], later]))
-
-    def __bool__(self) -> bool:
-        return len(self.seqs) > 0
-
-
-def without_repeated_rows(events: pa.Table) -> tuple[pa.Table, list[tuple[int, int]], int]:
-    """Drop rows that repeat the row before them, seq and content alike.
-
-    Returns the table, ``(seq, t_us)`` of every row that shares its seq with the one before and differs, and the number of
-    rows that were dropped. Logs made by ``dispatcher_logs`` have no row to drop.
-    """
-    seq = _ints(events["seq"])
-    shared = np.flatnonzero(np.diff(seq) == 0) + 1
-    if not len(shared):
-        return events, [], 0
-    content = [name for name in events.column_names if name not in ("source_file", "source_line")]
-    pairs = events.select(content)
-    same = [
-        int(row) for row in shared if pairs.slice(row, 1).to_pylist() == pairs.slice(row - 1, 1).to_pylist()
-    ]
-    differs = shared[~np.isin(shared, same)]
-    noted = events.select(["seq", "t_us"]).take(pa.array(differs)).to_pylist()
-    keep = np.ones(events.num_rows, dtype=np.bool_)
-    keep[same] = False
-    return events.filter(pa.array(keep)), [(row["seq"], row["t_us"] or 0) for row in noted], len(same)
 
 
 def repeated_lines(log: DispatcherLog) -> list[LogFinding]:
@@ -153,71 +84,6 @@ def _lines(first: int, last: int) -> str:
     return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
-@dataclass(frozen=True, slots=True)
-class LastLine:
-    """The line before a batch, as far as the checks need it."""
-
-    seq: int
-    is_gap: bool
-    timed: tuple[int, int] | None  # seq and time of the last line that has a time
-
-    @classmethod
-    def of(cls, events: pa.Table, before: LastLine | None = None) -> LastLine | None:
-        """Return the last line of ``events``; ``before``: the line in front of them."""
-        if not events.num_rows:
-            return before
-        timed = None if before is None else before.timed
-        rows = events.select(["seq", "t_us"])
-        if not rows["t_us"][-1].is_valid:
-            rows = rows.filter(pc.is_valid(rows["t_us"]))
-        if rows.num_rows:
-            timed = (rows["seq"][-1].as_py(), rows["t_us"][-1].as_py())
-        return cls(events["seq"][-1].as_py(), events["kind"][-1].as_py() == "gap", timed)
-
-
-def gaps(
-    events: pa.Table, repeated: list[tuple[int, int]], before: LastLine | None = None
-) -> tuple[Gaps, list[LogFinding]]:
-    """Find holes in ``seq`` and ``gap`` lines. A gap line that fills a hole is one finding, not two."""
-    seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
-    found: list[LogFinding] = []
-    places: list[int] = []
-    is_gap = marked(events["kind"], "gap")
-    for row in np.flatnonzero(is_gap).tolist():
-        line = events.slice(row, 1).to_pylist()[0]
-        first, last, lines = line["gap_from_seq"], line["gap_to_seq"], line["gap_lines"]
-        span = f"seq {first} to {last}" if first is not None and last is not None else f"at seq {line['seq']}"
-        how_many = f"{lines} lines" if lines is not None else "an unknown number of lines"
-        text = f"the log itself says that {how_many} are missing, {span}: what happened there is unknown"
-        found.append(LogFinding("log_gap", "gap_line", (line["seq"],), line["t_us"] or 0, text))
-        places.append(min(line["seq"], first if first is not None else line["seq"]))
-    if before is None:
-        previous, after_gap = seq[:-1], is_gap[:-1]
-    else:
-        previous, after_gap = np.append(before.seq, seq[:-1]), np.append(before.is_gap, is_gap[:-1])
-    first_row = len(seq) - len(previous) if len(seq) else 0
-    for hole in np.flatnonzero(seq[first_row:] - previous[: len(seq)] > 1).tolist():
-        row = hole + first_row
-        if after_gap[hole] or is_gap[row]:
-            continue
-        low, high = int(previous[hole]), int(seq[row])
-        text = (
-            f"{high - low - 1} lines are missing between seq {low} and seq {high}, and no gap line says why"
-        )
-        found.append(LogFinding("log_gap", "seq_hole", (low, high), int(t_us[row]), text))
-        places.append(low)
-    starts_late = before is None and len(seq) > 0 and int(seq[0]) > 1 and not is_gap[0]
-    if starts_late and events["kind"][0].as_py() != "checkpoint":
-        text = f"the log begins at seq {int(seq[0])} without a checkpoint: what happened before is unknown"
-        found.append(LogFinding("log_gap", "starts_late", (int(seq[0]),), int(t_us[0]), text))
-        places.append(0)
-    for number, when in repeated:
-        text = f"seq {number} stands on more than one line: segments overlap, or two recorders wrote one log"
-        found.append(LogFinding("log_gap", "duplicate_seq", (number,), when, text))
-        places.append(number - 1)
-    return Gaps(np.array(sorted(places), dtype=np.int64)), found
-
-
 def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None = None) -> list[LogFinding]:
     """Find lines whose time lies more than ``tolerance_us`` before that of the line in front of them."""
     seq, t_us = _timed(events, before)
@@ -243,10 +109,9 @@ def stepped_back_us(events: pa.Table, before: LastLine | None = None) -> int:
     return int(-steps[steps < 0].sum())
 
 
-def longest_silence_us(events: pa.Table, before: LastLine | None = None) -> int:
-    """Return the longest time from one line to the next, microseconds: a clock that jumps forward jumps by no more."""
-    _, t_us = _timed(events, before)
-    return int(np.diff(t_us).max(initial=0))
+def times_us(events: pa.Table, before: LastLine | None = None) -> npt.NDArray[np.int64]:
+    """Return the times of these lines, microseconds, with that of the last line before them."""
+    return _timed(events, before)[1]
 
 
 def _timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -37,6 +37,7 @@ class ProducerClocks:
         # By producer: times of deliveries with the shortest lag from then on, both ascending; and the last delivery.
         self._least_since: dict[int, list[tuple[int, int]]] = {}
         self._last_us: dict[int, int] = {}
+        self._last_published_us: dict[int, int] = {}
 
     def take(self, window: LogWindow, deliveries: npt.NDArray[np.int32], scanned: Scanned) -> None:
         """Take the new deliveries of the last log. ``deliveries``: those of the window (``Scan.deliveries``)."""
@@ -69,17 +70,28 @@ class ProducerClocks:
                 least.pop()
             least += zip(times[kept].tolist(), (shortest[kept] * _STEP_US).tolist(), strict=True)
             self._last_us[producer] = int(times[-1])
+            published_us = int((times - lags).max())
+            self._last_published_us[producer] = max(
+                published_us, self._last_published_us.get(producer, published_us)
+            )
 
-    def jumped_us(self, since_us: int) -> int:
-        """Return by how much the broker's clock may have jumped forward before ``since_us``, by the lags behind it.
+    def jumped_us(self, from_us: int, until_us: int) -> int:
+        """Return by how much the broker's clock may have jumped forward in a silence, by the lags behind it.
 
-        0 where fewer than two deliveries from then on have a publish time.
+        Entries that were published before the silence say nothing: they may have waited in it. So it is 0 where no entry
+        was published later, and where fewer than two deliveries follow.
+
+        Args:
+            from_us: the last line before the silence.
+            until_us: the first line behind it.
         """
         jumps = []
         for producer, least in self._least_since.items():
-            at = bisect_left(least, (since_us, -_UNKNOWN))
-            if at < len(least) and self._last_us[producer] > since_us:
-                jumps.append(least[at][1] - int(self._least_us[producer]))
+            at = bisect_left(least, (until_us, -_UNKNOWN))
+            least_us = int(self._least_us[producer])
+            goes_on = self._last_published_us[producer] + least_us > from_us + _STEP_US
+            if at < len(least) and self._last_us[producer] > until_us and goes_on:
+                jumps.append(least[at][1] - least_us)
         return max(min(jumps, default=0), 0)
 
     @property

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import has, marked
-from dispatch_core.audit.deliveries.log_checks import LogFinding
+from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
 

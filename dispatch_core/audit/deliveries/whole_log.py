@@ -14,7 +14,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from dispatch_core.audit.deliveries.fold import AuditFold
-from dispatch_core.audit.deliveries.log_checks import LastLine
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.deliveries.rows import Audit
 from dispatch_core.recording.log import DispatcherLog
 

@@ -18,7 +18,14 @@ from dispatch_core.arrays.columns import Mask
 from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries import layout as at
-from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, LOG_GAP, ROWS_LOST, Finding
+from dispatch_core.audit.deliveries.findings import (
+    BEFORE_CHECKPOINT,
+    CLOCK_JUMPED,
+    DOUBTS,
+    LOG_GAP,
+    ROWS_LOST,
+    Finding,
+)
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
@@ -89,6 +96,9 @@ def _doubts(
             doubt = None
         if doubt is None and end.only_by_lost_rows(us, 1000 * limits.ack_hole_ms):
             doubt = ROWS_LOST
+        jumped_us = 0 if end.closed else end.jumped_us(end.as_of_us - us, end.as_of_us)
+        if doubt is None and jumped_us and us - jumped_us <= 1000 * limits.ack_hole_ms:
+            doubt = CLOCK_JUMPED
         found.append(doubt)
     return found
 

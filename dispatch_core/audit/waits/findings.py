@@ -17,7 +17,13 @@ from typing import Final
 
 from dispatch_core.audit.assumptions import UNLOGGED
 from dispatch_core.audit.catalogue import CRITICAL, KINDS, LIMIT_REASONS
-from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, DOUBTS, ROWS_LOST, Finding
+from dispatch_core.audit.deliveries.findings import (
+    BEFORE_CHECKPOINT,
+    CLOCK_JUMPED,
+    DOUBTS,
+    ROWS_LOST,
+    Finding,
+)
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, MAYBE_LIMITED, Words
 from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
@@ -42,10 +48,6 @@ LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_
 _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 
 
-#: Reasons of waits that only their length shows: no rule that the log shows held the entries.
-_NOT_BY_A_RULE: Final = (None, "replay_order")
-
-
 @dataclass(frozen=True, slots=True)
 class End:
     """The end of a log, for what is still waiting.
@@ -61,7 +63,7 @@ class End:
             there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
         stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
-        jumped_us: by how much the log's clock may have jumped forward before a time (``AuditFold.jumped_us``).
+        jumped_us: by how much the log's clock may have jumped forward between two moments (``AuditFold.jumped_us``).
         known_until_us: time of the last line, if rows behind it were lost (``recording.lost_rows``). What waits is certain
             only if it was too long by then.
     """
@@ -75,7 +77,7 @@ class End:
     behind_us: Mapping[int, int] = field(default_factory=dict)
     stepped_back_us: int = 0
     known_until_us: int | None = None
-    jumped_us: Callable[[int], int] = lambda _since_us: 0
+    jumped_us: Callable[[int, int], int] = lambda _from_us, _until_us: 0
 
     def only_by_lost_rows(self, waited_us: int, limit_us: int) -> bool:
         """Check whether what waits at the end need not wait: by the last line before lost rows it had not for too long."""
@@ -373,7 +375,7 @@ def _finding(
         or maybe_limited
         or (2 * sum(wait.uncertain for wait in waits) > len(waits)),
         explanation=words.stuck(kind, reason, waits, longest, from_us, _until_us(ended, end), phantom)
-        + ((CLOCK_STEPPED if end.stepped_back_us else BY_CLOCK) if by_clock else "")
+        + (_by_which_clock(waits, end) if by_clock else "")
         + (DOUBTS[ROWS_LOST] if lost else "")
         + (DOUBTS[BEFORE_CHECKPOINT] if end.doubt == BEFORE_CHECKPOINT else "")
         + (MAYBE_LIMITED if maybe_limited else ""),
@@ -386,10 +388,23 @@ def _only_by_clock(kind: str, waits: Sequence[SampledWait], limits: Limits, end:
     limit_us = 1000 * int(getattr(limits, f"{kind}_ms"))
     if any(wait.until_seq is None and wait.never_sent and end.closed for wait in waits):
         return False  # it will never be sent, whenever it was stored
-    too_long = [
-        wait for wait in waits if wait.waited_us > limit_us and (wait.published or end.stepped_back_us > 0)
-    ]
+    too_long = [wait for wait in waits if wait.waited_us > limit_us and _has_clocks(wait, end)]
     return bool(too_long) and all(_certain_us(wait, end) <= limit_us for wait in too_long)
+
+
+def _has_clocks(wait: SampledWait, end: End) -> bool:
+    """Check whether a clock that is off may have made a wait longer."""
+    return bool(wait.published) or end.stepped_back_us > 0 or _jumped_us(wait, end) > 0
+
+
+def _by_which_clock(waits: Iterable[SampledWait], end: End) -> str:
+    if end.stepped_back_us:
+        return CLOCK_STEPPED
+    return DOUBTS[CLOCK_JUMPED] if any(_jumped_us(wait, end) for wait in waits) else BY_CLOCK
+
+
+def _jumped_us(wait: SampledWait, end: End) -> int:
+    return end.jumped_us(wait.from_t_us, _until_us(wait, end))
 
 
 def _only_by_lost_rows(kind: str, waits: Sequence[SampledWait], limits: Limits, end: End) -> bool:
@@ -406,9 +421,7 @@ def _only_by_lost_rows(kind: str, waits: Sequence[SampledWait], limits: Limits, 
 
 def _certain_us(wait: SampledWait, end: End) -> int:
     """Return how long entries of a wait waited even if the clocks are off as far as they may be."""
-    certain_us = wait.waited_us - end.stepped_back_us
-    if wait.until_t_us is not None and wait.reason in _NOT_BY_A_RULE:
-        certain_us = min(certain_us, wait.waited_us - end.jumped_us(wait.until_t_us))
+    certain_us = wait.waited_us - max(end.stepped_back_us, _jumped_us(wait, end))
     for stored_us in sorted(us + end.behind_us.get(producer, 0) for producer, us in wait.published)[:1]:
         certain_us = min(certain_us, _until_us(wait, end) - stored_us)
     return certain_us

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import encode, ints, marked, valid
-from dispatch_core.audit.deliveries import log_checks
-from dispatch_core.audit.deliveries.log_checks import LastLine
+from dispatch_core.audit.deliveries import log_checks, missing_lines
+from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.sentences.lists import positions_listed
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries
@@ -137,7 +137,7 @@ class IllegalLines:
         before = [] if self._last is None else [self._last.seq]
         shared = np.flatnonzero(np.diff(np.concatenate([before, batch.seqs])) == 0) + 1 - len(before)
         repeated = [(int(batch.seqs[row]), 0) for row in shared.tolist()]
-        _, found = log_checks.gaps(batch.events, repeated, self._last)
+        _, found = missing_lines.gaps(batch.events, repeated, self._last)
         return [
             batch.finding(
                 batch.row_of(finding.seqs[-1]),

@@ -179,6 +179,102 @@ def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
     assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer"}
 
 
+def jumped(lines: list[Event], first: int, seconds: int) -> list[Event]:
+    """The lines, and all from the ``first`` one on later by a jump of the clock."""
+    return [
+        event | {"t_us": event["t_us"] + seconds * 1_000_000} if number >= first else event
+        for number, event in enumerate(lines)
+    ]
+
+
+@pytest.mark.parametrize("seconds", [20, 7_200, 86_400])
+@pytest.mark.parametrize("kind", ["Key_Shared", "Failover"])
+@pytest.mark.parametrize("open_", [False, True])
+def test_a_clock_that_jumps_while_permits_lack_makes_no_certain_stall(
+    open_: bool, kind: str, seconds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The consumer lacks permits for 300 ms; the clock jumps then. ``open_``: the rest waits still at the last line."""
+    begin = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 10)),
+        *delivered(range(10), START_US + STEP_US),
+    ]
+    again_us = START_US + 14 * STEP_US
+    end = [
+        at(again_us, flow(1, 18 if open_ else 100)),
+        *delivered(range(10, 28 if open_ else 30), again_us + 1),
+    ]
+    lines = [*begin, *end]
+    stored_us = [START_US + (1 + entry) * STEP_US - LAG_US for entry in range(30)]
+    stored_us[14:30] = [again_us + (entry - 10) * STEP_US + 1 - LAG_US for entry in range(14, 30)]
+    for jump, findings in ((0, set()), (seconds, {"stuck_consumer"})):
+        made = jumped(lines, len(begin), jump)
+        folder = write(tmp_path / str(jump), published(stored_us, {"p": 0}), made, subscription_type=kind)
+        verdict, found, uncertain = certain(folder, capsys)
+        assert (verdict, found) == ("UNKNOWN" if findings else "PASS", set())
+        assert uncertain >= findings
+
+
+@pytest.mark.parametrize("kind", ["Key_Shared", "Failover"])
+def test_a_stall_for_lack_of_permits_that_later_entries_confirm_is_certain(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 10)),
+        *delivered(range(10), START_US + STEP_US),
+    ]
+    again_us = START_US + 30_000_000
+    lines = [*begin, at(again_us, flow(1, 100)), *delivered(range(10, 30), again_us + 1)]
+    stored_us = [START_US + (1 + entry) * STEP_US - LAG_US for entry in range(14)]
+    stored_us += [again_us + (entry - 10) * STEP_US + 1 - LAG_US for entry in range(14, 30)]
+    folder = write(tmp_path / "a", published(stored_us, {"p": 0}), lines, subscription_type=kind)
+    verdict, found, _ = certain(folder, capsys)
+    assert (verdict, found) == ("FAIL", {"stuck_consumer"})
+
+
+def test_a_clock_that_jumps_makes_no_certain_hole_and_no_open_stall(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """5:20 is not acknowledged when the log ends, a second after it was sent; the clock jumped by a day in that second."""
+    lines = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 1000)),
+        *delivered(range(40), START_US + STEP_US),
+    ]
+    stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
+    del lines[2 + 41]
+    for seconds, reason in ((0, None), (86_400, "clock_jumped")):
+        folder = write(
+            tmp_path / str(seconds), published(stored_us, {"p": 0}), jumped(lines, 2 + 44, seconds)
+        )
+        main(["audit", "--json", "--limit", "ack_hole_ms=30000", str(folder)])
+        *found, verdict = map(json.loads, capsys.readouterr().out.splitlines())
+        holes = [(row["uncertain"], row["reason"]) for row in found if row["kind"] == "ack_hole"]
+        assert holes == ([(True, reason)] if reason else [])
+        assert verdict["verdict"] == ("UNKNOWN" if reason else "PASS")
+
+
+def test_a_jump_before_a_stall_leaves_it_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The clock jumped by a day; the stall of half a minute comes later, and lines stand in it."""
+    lines = [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, 20)),
+        *delivered(range(20), START_US + STEP_US),
+    ]
+    stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
+    stalled_us = START_US + 22 * STEP_US
+    stored_us += [stalled_us + number * STEP_US for number in range(10)]
+    lines += [
+        at(stalled_us + s * 1_000_000, {"kind": "redeliver", "consumer": 1, "positions": ["5:0"]})
+        for s in range(1, 30)
+    ]
+    lines += [at(stalled_us + 30_000_000, flow(1, 100)), *delivered(range(20, 30), stalled_us + 30_000_001)]
+    folder = write(tmp_path / "a", published(stored_us, {"p": 0}), jumped(lines, 22, 86_400))
+    verdict, found, _ = certain(folder, capsys)
+    assert (verdict, found) == ("FAIL", {"stuck_consumer"})
+
+
 def test_a_stall_during_which_the_log_goes_on_is_certain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.audit.deliveries.log_checks import gaps
+from dispatch_core.audit.deliveries.missing_lines import gaps
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import Recording, find_recordings, read_recording

@@ -136,7 +136,8 @@ def test_a_hole_that_is_older_than_its_limit_is_certain_beside_a_younger_one(tmp
 def test_batches_judge_a_lost_end_as_the_whole_log(behind: bool, tmp_path: Path) -> None:
     log = log_of(tmp_path, LINES)
     span = {"interval_start": MIDNIGHT, "interval_end": MIDNIGHT + timedelta(days=1)}
-    dispatcher = written(log, tmp_path, row_group_rows=10) | {"end_lost": behind}
+    load = {"broker": log.broker, "incarnation": log.incarnation}
+    dispatcher = written(log, tmp_path, row_group_rows=10) | {"ends_lost": [load] if behind else []}
     for complete in (True, False):
         in_batches = gathered(replay_files(dispatcher, complete=complete, **span))  # type: ignore[arg-type]
         whole = replay(replace(log, end_lost=behind), closed=complete, **span)  # type: ignore[arg-type]
