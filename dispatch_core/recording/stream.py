@@ -44,9 +44,13 @@ EARLY_US: Final = 600_000_000
 #: peak of memory grew to 1.06 times, with half of one to 1.11 times, for 6 % less time.
 BATCH_ROWS: Final = -(-ROW_GROUP_ROWS // 3)
 
+#: Lines from the first ``sent`` line on, by ``seq``, that come with one batch: they show where the subscription begins.
+BEGINNING_LINES: Final = 4_096
+
 #: Ledger of the position behind every entry, to which a cursor is moved by name.
 _END: Final = (1 << 63) - 1
 _SLICE_ROWS: Final = BATCH_ROWS
+_MOST_OF_A_RUN: Final = BATCH_ROWS
 _MOST_AT_ONCE: Final = 524_288
 #: Surveys of row groups kept: of the one that a dispatcher begins in, and of the one that it ends in.
 _KEPT_SURVEYS: Final = 2
@@ -323,8 +327,8 @@ def log_batches(
     begun = False
     place = 0, 0
     limit: Position | None = None
-    lines = _together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none)
-    for events, log, part in _by_part(lines, [count for count, _ in logs]):
+    lines = _whole_runs(_together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none))
+    for events, log, part in _with_beginnings(_by_part(lines, [count for count, _ in logs])):
         if not begun or (log, part) != place:
             if begun:
                 yield LogBatch(messages.next(limit), none, log=place[0], part=place[1])
@@ -378,6 +382,50 @@ def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
         waiting.append(table)
     if len(waiting) > 1:
         yield pa.concat_tables(waiting[1:])
+
+
+def _with_beginnings(parts: Iterable[tuple[pa.Table, int, int]]) -> Iterator[tuple[pa.Table, int, int]]:
+    """The same rows, the first ``sent`` line of each part in one table with ``BEGINNING_LINES`` behind it."""
+    waiting: list[pa.Table] = []
+    place, until_seq, begun = (0, 0), None, False
+    for events, *of_events in parts:
+        if tuple(of_events) != place:
+            if waiting:
+                yield pa.concat_tables(waiting), *place
+            waiting, place, until_seq, begun = [], (of_events[0], of_events[1]), None, False
+        if not begun and until_seq is None:
+            sent = marked(events["kind"], "sent")
+            until_seq = events["seq"][int(np.argmax(sent))].as_py() + BEGINNING_LINES if sent.any() else None
+        if until_seq is None or begun:
+            yield events, *place
+            continue
+        waiting.append(events)
+        if events["seq"][-1].as_py() >= until_seq:
+            yield pa.concat_tables(waiting), *place
+            waiting, begun = [], True
+    if waiting:
+        yield pa.concat_tables(waiting), *place
+
+
+def _whole_runs(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows; ``sent`` lines that a table ends with come with the next one, for they may be of one round.
+
+    A run of ``_MOST_OF_A_RUN`` lines is cut: no round is that long.
+    """
+    waiting: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        sent = marked(table["kind"], "sent")
+        whole = table.num_rows - (table.num_rows if sent.all() else int(np.argmin(sent[::-1])))
+        if whole or rows + table.num_rows >= _MOST_OF_A_RUN:
+            cut = whole or table.num_rows
+            yield pa.concat_tables([*waiting, table.slice(0, cut)])
+            waiting, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - what is left of it
+        if table.num_rows:
+            waiting.append(table)
+            rows += table.num_rows
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 class _Messages:

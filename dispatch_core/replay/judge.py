@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.checkpoint import Position
+from dispatch_core.replay.statistics import Positions, last_position
 from dispatch_core.verify.tally import Finding
 
 Ints = npt.NDArray[np.int64]
@@ -62,18 +63,6 @@ class DispatcherPosition:
     mark_delete: str | None = None
     read_position: str | None = None
     state_json: str | None = None
-
-
-class Positions(Protocol):
-    """Entries by ordinal."""
-
-    def __len__(self) -> int:
-        """Number of entries."""
-        ...
-
-    def position(self, ordinal: int) -> str:
-        """``"L:E"`` of an entry."""
-        ...
 
 
 class Judge(ABC):
@@ -140,7 +129,7 @@ def shown_position(
 ) -> DispatcherPosition:
     """Name the positions of a dispatcher's state, given as ordinals."""
     return DispatcherPosition(
-        entries.position(mark_delete) if mark_delete >= 0 else None,
+        last_position(entries, mark_delete) if mark_delete >= 0 or entries.dropped_to is not None else None,
         entries.position(read_position) if read_position < len(entries) else None,
         state_json,
     )

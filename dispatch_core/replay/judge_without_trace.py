@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import ProfileError, UnsupportedRuleError
+from dispatch_core.recording import stream
 from dispatch_core.recording.checkpoint import Position, joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
@@ -177,7 +178,7 @@ class WithoutTraceJudge(Judge):
         settled = _NOTHING
         sent = taken.code[first:] == SENT
         if not self._begun and (sent.any() or of_log > first):
-            settled = self._settled_before(audit, taken.code, taken.start, taken.ordinals, of_log)
+            settled = self._settled_before(audit, taken, of_log)
             self._begun = True
         if of_log > first:
             numbers = {at: consumer.number for at, consumer in enumerate(window.consumers)}
@@ -225,19 +226,25 @@ class WithoutTraceJudge(Judge):
         findings = [finding for finding in judged.findings if finding.seq != window.checkpoint_state.seq]
         return BatchJudgement(judged.judgement[skip:], judged.expected[skip:], findings)
 
-    def _settled_before(self, audit: AuditFold, code: Any, start: Ints, ordinals: Any, first: int) -> Ints:
+    def _settled_before(self, audit: AuditFold, taken: Operations, first: int) -> Ints:
         """Entries that are nobody's business any more when the first one is sent: before the subscription, or acked.
 
         A subscription may begin anywhere in the topic; nothing before what is sent first was for it, but for what was
-        stored when somebody had joined already. What an earlier incarnation acknowledged stays so.
+        stored when somebody had joined already. What an earlier incarnation acknowledged stays so. The lines at the log's
+        beginning are looked at, those that any batches bring together (``stream.BEGINNING_LINES``).
         """
+        code, start, ordinals = taken.code, taken.start, taken.ordinals
         lengths = np.diff(start)
         checkpoint_state = audit.window.checkpoint_state
         if checkpoint_state is not None and checkpoint_state.checkpoint.mark_delete is not None:
             acked = (code == ACK) & (np.arange(len(code)) < first)
             settled = np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
             return np.union1d(settled, audit.acked_before)
-        of_sent = np.repeat(code == SENT, lengths)
+        sent = code == SENT
+        sent[:first] = False
+        if sent.any():
+            sent &= taken.seq <= taken.seq[int(np.argmax(sent))] + stream.BEGINNING_LINES
+        of_sent = np.repeat(sent, lengths)
         of_sent[: start[first]] = False
         before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
         lowest = int(ordinals[of_sent].min()) if of_sent.any() else 0
@@ -251,6 +258,7 @@ class WindowEntries:
     def __init__(self, window: LogWindow, scan: Scan) -> None:
         self._window, self._scan = window, scan
         self.ledger_ids, self.entry_ids = window.ledger, window.entry
+        self.dropped_to = window.dropped_to
 
     def __len__(self) -> int:
         return len(self._window)

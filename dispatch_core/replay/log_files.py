@@ -52,6 +52,7 @@ from dispatch_core.times import micros
 from dispatch_core.verify.inputs import LINE_COLUMNS
 from dispatch_core.verify.trace.facts import FACT_COLUMNS, TraceFacts
 from dispatch_core.verify.trace.lines_ahead import LOOK_AHEAD
+from dispatch_core.verify.without_trace.races import RACE_US
 
 
 def replay_files(
@@ -309,13 +310,14 @@ def _with_totals(
 def _with_following(
     batches: Iterator[LogBatch], rows_of: Callable[[int], int]
 ) -> Iterator[tuple[LogBatch, pa.Table | None]]:
-    """Yield each batch with the events of the next ones of the same part: of one, and until there are enough.
+    """Yield each batch with the events of the next ones of the same part, until there are enough.
 
     Where rows are asked for, the entries that those events name come with the batch, too.
 
     Args:
         batches: of a log.
-        rows_of: number of rows that a batch of an incarnation needs; 0 = those of the next batch, whatever their number.
+        rows_of: number of rows that a batch of an incarnation needs; 0 = those that may race with its last line, of
+            ``LOOK_AHEAD`` at most.
     """
     waiting: deque[LogBatch] = deque()
 
@@ -329,9 +331,13 @@ def _with_following(
             return True
         if 1 + len(following) < len(waiting):
             return True  # the next part has begun
-        rows = sum(batch.events.num_rows for batch in following)
-        # Behind a batch without events the part has no more of them.
-        return bool(following) and (rows >= rows_of(waiting[0].log) or not following[-1].events.num_rows)
+        if not following or not following[-1].events.num_rows:
+            return bool(following)  # behind a batch without events the part has no more of them
+        rows, needed = sum(batch.events.num_rows for batch in following), rows_of(waiting[0].log)
+        if needed or rows >= LOOK_AHEAD:
+            return rows >= needed
+        until_us = (waiting[0].events["t_us"][-1].as_py() or 0) + RACE_US
+        return any((batch.events["t_us"][-1].as_py() or 0) > until_us for batch in following)
 
     ended = False
     while True:

@@ -59,7 +59,7 @@ from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.assignments import Range
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.checkpoint import joins
+from dispatch_core.recording.checkpoint import Position, joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.runner import verify
@@ -128,6 +128,11 @@ class Positions(Protocol):
     @property
     def entry_ids(self) -> npt.NDArray[np.int64]:
         """Id of each entry in its ledger."""
+        ...
+
+    @property
+    def dropped_to(self) -> Position | None:
+        """The last entry that was dropped in front of the first one; ``None`` = none was."""
         ...
 
     def __len__(self) -> int:
@@ -395,13 +400,15 @@ def _sent(core: KeySharedDispatcher, entries: Positions) -> dict[str, str]:
 
 
 def last_position(entries: Positions, last: int) -> str:
-    """``"L:E"`` of the last entry of a prefix; -1 = the position before the first entry.
+    """``"L:E"`` of the last entry of a prefix; -1 = the last one that was dropped, or the position before the first entry.
 
     >>> import pyarrow as pa
     >>> entries = Entries(pa.table({"ledger_id": [3, 3, 4], "entry_id": [0, 1, 0]}))
     >>> [last_position(entries, last) for last in (-1, 0, 2)]
     ['3:-1', '3:0', '4:0']
     """
+    if last < 0 and entries.dropped_to is not None:
+        return "{}:{}".format(*entries.dropped_to)
     if last >= 0 or not len(entries):
         return entries.position(last)
     return f"{entries.ledger_ids[0]}:{entries.entry_ids[0] - 1}"
@@ -415,6 +422,8 @@ def next_position(entries: Positions, entry: int) -> str:
     >>> [next_position(entries, entry) for entry in (0, 1, 2)]
     ['3:0', '3:1', '3:2']
     """
+    if not len(entries) and entries.dropped_to is not None:
+        return f"{entries.dropped_to[0]}:{entries.dropped_to[1] + 1}"
     if entry < len(entries) or not len(entries):
         return entries.position(entry)
     return f"{entries.ledger_ids[-1]}:{entries.entry_ids[-1] + 1}"

@@ -112,7 +112,8 @@ class Entries:
         self._entry = Growing(np.int64)
         self._number: dict[tuple[int, int], int] = {}  # counted from the first entry of the log
         self._dropped = 0
-        self._behind: tuple[int, int] | None = None  # the last entry that was dropped
+        #: The last entry that was dropped; ``None`` = none was.
+        self.dropped_to: tuple[int, int] | None = None
         if messages is not None:
             self.add(messages)
 
@@ -131,7 +132,7 @@ class Entries:
             return
         for position in zip(self.ledger_ids[:count].tolist(), self.entry_ids[:count].tolist(), strict=True):
             self._number.pop(position, None)
-            self._behind = position
+            self.dropped_to = position
         self._ledger.drop(count)
         self._entry.drop(count)
         self._dropped += count
@@ -154,7 +155,7 @@ class Entries:
         number = self._number.get((ledger_id, entry_id))
         if number is not None:
             return number - self._dropped
-        if self._behind is not None and (ledger_id, entry_id) <= self._behind:
+        if self.dropped_to is not None and (ledger_id, entry_id) <= self.dropped_to:
             raise self._dropped_before(ledger_id, entry_id)
         return -1
 
@@ -168,7 +169,7 @@ class Entries:
 
         Raises ``NotStreamableError`` if it may have been dropped.
         """
-        if self._behind is not None and (ledger_id, entry_id) <= self._behind:
+        if self.dropped_to is not None and (ledger_id, entry_id) <= self.dropped_to:
             raise self._dropped_before(ledger_id, entry_id)
         before = (self.ledger_ids < ledger_id) | (
             (self.ledger_ids == ledger_id) & (self.entry_ids < entry_id)

@@ -372,15 +372,13 @@ def _follow_in_key(deliveries: Array, delivery: int, before: int) -> None:
 
 
 @compiled
-def _may_be_rewound(
-    deliveries: Array, entries: Array, count: int, entry: int, consumer: int, acked_up_to: int
-) -> bool:
+def _may_be_rewound(entries: Array, last_to: int, entry: int, consumer: int, acked_up_to: int) -> bool:
     """Check whether the cursor may have been rewound before ``entry`` is sent to ``consumer`` once more.
 
     A join or a leave rewinds if it changes the active consumer. Another connection then gets the entries; or the same one
-    gets them again, from the first that was sent and not acknowledged. ``count``: number of deliveries so far.
+    gets them again, from the first that was sent and not acknowledged. ``last_to``: of the last delivery, -1 = none.
     """
-    if count == 0 or deliveries[count - 1, CONSUMER] != consumer:
+    if last_to != consumer:
         return True
     for earlier in range(acked_up_to + 1, entry):
         if entries[earlier, TIMES_SENT] > 0 and entries[earlier, ACK_OPERATION] < 0:
@@ -519,7 +517,7 @@ def take(
             if runs and consumer != s[SENT_TO] and stop > start:
                 _begin_run(s, consumer, op)
             if rewind_due and stop > start and op_ordinals[start] <= highest_sent:
-                if _may_be_rewound(deliveries, entries, now, op_ordinals[start], consumer, acked_up_to):
+                if _may_be_rewound(entries, last_to, op_ordinals[start], consumer, acked_up_to):
                     last_rewind = op
                 rewind_due = False
             for i in range(start, stop):

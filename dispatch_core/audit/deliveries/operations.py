@@ -303,6 +303,8 @@ def whole_acks(
                 continue
             at = int(starts[row]) + index
             ordinal = int(ordinals[at])
+            if ordinal < 0:  # it was dropped
+                continue
             left[ordinal] = indexes_left(left.get(ordinal, EVERY_INDEX), words)
             if not left[ordinal]:
                 continue

@@ -51,6 +51,12 @@ class Scan:
         self._requests = Growing(np.int32, at.REQUEST_COLUMNS)
         self._first_at = Growing(np.int32)
         self._connected = Growing(np.bool_)
+        #: The shortest time from publishing to delivery, of all deliveries by now, microseconds; ``None`` = none is known.
+        #: Delayed entries say nothing. The clock of a producer is behind the broker's by at most so much; a negative time
+        #: shows that it is ahead.
+        self.least_lag_us: int | None = None
+        #: Some entry that has left the window was sent.
+        self.dropped_sent = False
 
     @property
     def deliveries(self) -> Int32s:
@@ -139,6 +145,7 @@ class Scan:
         )
         self._pairs.cut(int(self._scalars[at.PAIRS]))
         self._requests.cut(int(self._scalars[at.REQUESTS]))
+        self._note_lag(window, first)
         return Scanned(first, number, ended, found[:count].copy())
 
     def settled(self) -> int:
@@ -149,6 +156,7 @@ class Scan:
         """Drop the first ``entries`` entries of the window, here and in ``window``."""
         s, deliveries, requests = self._scalars, self._deliveries.values, self._requests.values
         rows, keys = self._entries.values, self._keys.values
+        self.dropped_sent = self.dropped_sent or bool(self.times_sent[:entries].any())
         used = np.zeros(len(window.op_seq), dtype=np.bool_)
         trim.operations_of(entries, s, deliveries, rows, requests, used)
         new_op = np.where(used, np.cumsum(used) - 1, -1).astype(np.int32)
@@ -164,6 +172,17 @@ class Scan:
         new_key = window.forget_keys(at_once=keys_at_once)
         if new_key is not None:
             self._keys.keep(new_key >= 0)
+
+    def _note_lag(self, window: LogWindow, first: int) -> None:
+        """Note the shortest time from publishing to delivery of the deliveries from ``first`` on."""
+        published, known = window.publish_time_ms
+        entries = self.deliveries[first:, at.ENTRY]
+        counts = known[entries] & (window.due_us[entries] == 0)
+        if not counts.any():
+            return
+        sent_us = window.op_t_us[self.deliveries[first:, at.OPERATION]]
+        lag_us = int((sent_us - 1000 * published[entries])[counts].min())
+        self.least_lag_us = lag_us if self.least_lag_us is None else min(self.least_lag_us, lag_us)
 
 
 def _delayed_until(window: LogWindow) -> Int32s:

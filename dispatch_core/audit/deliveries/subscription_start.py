@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from dispatch_core.arrays.columns import Mask
-from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
+from dispatch_core.audit.deliveries.layout import OPERATION
 from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
@@ -41,7 +41,7 @@ def begins_us(window: LogWindow, scan: Scan, before: int) -> int | None:
     if not len(joined):
         return None
     published, known = window.publish_time_ms
-    ahead_us = max(-(least_lag_us(window, scan) or 0), 0)
+    ahead_us = max(-(scan.least_lag_us or 0), 0)
     earliest_us = int(window.op_t_us[joined[0]]) - _ROUNDED_US + ahead_us
     if (1000 * published[:before] >= earliest_us)[window.stored[:before] & known[:before]].all():
         return earliest_us
@@ -60,19 +60,6 @@ def begins_at_checkpoint(window: LogWindow) -> bool:
     return state is not None and state.of_a_new_dispatcher and state.checkpoint.mark_delete is not None
 
 
-def least_lag_us(window: LogWindow, scan: Scan) -> int | None:
-    """Return the shortest time from publishing to delivery, microseconds; ``None`` if no delivery has a publish time.
-
-    Delayed entries say nothing.
-    The clock of a producer is behind the broker's by at most so much. A negative lag shows that it is ahead.
-    """
-    published, known = window.publish_time_ms
-    sent = np.maximum(scan.deliveries[:, ENTRY], 0)
-    sent_us = window.op_t_us[scan.deliveries[:, OPERATION]]
-    lag_us = (sent_us - 1000 * published[sent])[known[sent] & (window.due_us[sent] == 0)]
-    return int(lag_us.min()) if len(lag_us) else None
-
-
 def clock_is_ahead(window: LogWindow, scan: Scan, before: int) -> Mask:
     """Mask those of the first ``before`` entries whose publish time is later than the first delivery of a later entry.
 
@@ -88,7 +75,7 @@ def clock_is_ahead(window: LogWindow, scan: Scan, before: int) -> Mask:
 def perhaps_for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
     """Mask those of the first ``before`` entries that were stored after the first join if clocks differ enough."""
     joined = np.flatnonzero(window.op_code == ADDED)
-    lag_us = least_lag_us(window, scan)
+    lag_us = scan.least_lag_us
     if not before or not len(joined) or lag_us is None:
         return np.zeros(before, np.bool_)
     published, known = window.publish_time_ms
@@ -100,7 +87,7 @@ def perhaps_for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask
 
 
 def latest_join_us(published_us: int, lag_us: int) -> int | None:
-    """Return the latest join after which an entry may have been stored, by its publish time and ``least_lag_us``.
+    """Return the latest join after which an entry may have been stored, by its publish time and ``Scan.least_lag_us``.
 
     ``None`` where the lag shows that the clocks agree: then ``for_subscription`` takes the times as they are.
 
@@ -119,7 +106,7 @@ def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
     if begins_at_checkpoint(window):
         return window.stored[:before] & ~settled_by_checkpoint(window, scan)[:before]
     since_us = begins_us(window, scan, before) if before else None
-    lag_us = least_lag_us(window, scan)
+    lag_us = scan.least_lag_us
     if since_us is None or (lag_us is not None and lag_us < -_SLACK_US):
         return np.zeros(before, np.bool_)
     published, known = window.publish_time_ms

@@ -26,9 +26,13 @@ from dispatch_core.audit.deliveries import cursor_moves
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.checkpoint_state import operations as checkpoint_operations
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
+from dispatch_core.audit.deliveries.dropped_positions import DroppedPositions
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLines
 from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.operations import (
+    ACK,
+    ACK_CUMULATIVE,
+    REDELIVER,
     RELOAD,
     SENT,
     Connections,
@@ -39,6 +43,7 @@ from dispatch_core.audit.deliveries.operations import (
 )
 from dispatch_core.audit.deliveries.transactions import NO_TRANSACTION, TransactionIds
 from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.unread_keys import unread_keys
 from dispatch_core.times import clock
 
@@ -49,6 +54,8 @@ _ENTRY_COLUMNS: Final = (
     *("_published", "_published_known", "_key_unread", "_producer"),
     *("_due", "_transaction"),
 )
+#: Operations that change nothing about an acknowledged entry that is pending on nobody.
+_LATE: Final = (ACK, ACK_CUMULATIVE, REDELIVER)
 _NO_DELAYS: Final = DelayedDelivery()
 
 #: Sticky key hash of each row of a batch of the message log, given its keys and their ids.
@@ -91,7 +98,7 @@ class LogWindow:
         self._connections = Connections(self.consumers)
         # Entries acked in part: ordinal → messages not acked yet, as bits. The cursor stores them, so they outlive a reload.
         self._left: dict[int, int] = {}
-        self._dropped_any = False
+        self._dropped = DroppedPositions()
         self._ledger = Growing(np.int64)
         self._entry = Growing(np.int64)
         self._key = Growing(np.int32)
@@ -253,6 +260,11 @@ class LogWindow:
         )
 
     @property
+    def dropped_to(self) -> Position | None:
+        """The last entry that was dropped at the front; ``None`` = none was by now."""
+        return self._dropped.last
+
+    @property
     def room(self) -> int:
         """Rows of entries and operations in memory, used or not."""
         return self._ledger.room + self._op_seq.room
@@ -272,7 +284,7 @@ class LogWindow:
             self.subscription_type, streaming=self._streaming, flows=self._flows, delays=self._delays
         )
         window.keys = self.keys
-        window._dropped_any = self._dropped_any
+        window._dropped = self._dropped
         window._producers = self._producers
         window._transactions, window.any_delayed = self._transactions, self.any_delayed
         window.transactions_from_us = self.transactions_from_us
@@ -341,7 +353,7 @@ class LogWindow:
         lines = self._read(events)
         ordinals = locate(self.ledger, self.entry, lines.ledger, lines.entry)
         if self._streaming and len(ordinals) and int(ordinals.min()) < 0:
-            self._not_held(lines, ordinals)
+            self._check_not_held(lines, ordinals)
         first = len(self._op_seq)
         parts: list[Operations] = []
         if self._reload_due:
@@ -390,6 +402,7 @@ class LogWindow:
 
     def drop(self, entries: int, operations: Mask) -> None:
         """Drop the first ``entries`` entries, and all operations but those marked."""
+        self._dropped.add(self.ledger[:entries], self.entry[:entries])
         for column in self._entry_columns():
             column.drop(entries)
         self._first_op_of_checkpoint = int(operations[: self._first_op_of_checkpoint].sum())
@@ -401,7 +414,6 @@ class LogWindow:
         for column in (self._op_code, self._op_consumer, self._op_seq, self._op_t_us):
             column.keep(kept)
         self._left = {o - entries: left for o, left in self._left.items() if o >= entries}
-        self._dropped_any = self._dropped_any or entries > 0
 
     def forget_keys(self, *, at_once: bool) -> npt.NDArray[np.int32] | None:
         """Forget keys that no entry of the window has, if there are many; returns the new ids, -1 = forgotten."""
@@ -425,13 +437,20 @@ class LogWindow:
         if not (after and ascending(ledger, entry)):
             raise NotStreamableError("the message log is not in order of position, or holds a position twice")
 
-    def _not_held(self, lines: Lines, ordinals: npt.NDArray[np.int32]) -> None:
-        at = int(np.argmax(ordinals < 0))
+    def _check_not_held(self, lines: Lines, ordinals: npt.NDArray[np.int32]) -> None:
+        """Refuse positions outside the window, but for late acknowledgements and requests about dropped entries.
+
+        What was dropped is acknowledged and pending on nobody: such a line changes nothing.
+        """
+        outside = np.flatnonzero(ordinals < 0)
+        code = np.repeat(lines.code, lines.lengths)[outside]
+        late = np.isin(code, _LATE) & self._dropped.hold(lines.ledger[outside], lines.entry[outside])
+        if late.all():
+            return
+        at = int(outside[np.argmin(late)])
         ledger, entry = int(lines.ledger[at]), int(lines.entry[at])
         line = int(np.searchsorted(np.cumsum(lines.lengths), at, side="right"))
-        early = (
-            self._dropped_any and len(self) and (ledger, entry) < (int(self.ledger[0]), int(self.entry[0]))
-        )
+        early = self.dropped_to is not None and (ledger, entry) <= self.dropped_to
         why = "lies before the window that is kept" if early else "is not in the message log"
         raise NotStreamableError(
             f"the line at seq {int(lines.seq[line])} names {ledger}:{entry}, which {why}"
@@ -498,13 +517,14 @@ class LogWindow:
             self.publish_time_ms,
             highest_sent=self._highest_sent,
             streaming=self._streaming,
-            dropped=self._dropped_any,
+            dropped=self.dropped_to is not None,
         )
         of_sent = ordinals[np.repeat(lines.code == SENT, lengths)]
         self._highest_sent = max(self._highest_sent, int(of_sent.max(initial=-1)))
         first = len(self._op_seq)
         self.moved_by |= {first + op: by for op, by in lines.by.items()}
         keep, ordinals = whole_acks(lines, ordinals, self._left)
+        keep &= ordinals >= 0
         if not keep.all():
             owner = np.repeat(np.arange(len(lengths)), lengths)
             lengths = np.bincount(owner[keep], minlength=len(lengths)).astype(np.int64)

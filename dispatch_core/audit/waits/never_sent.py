@@ -26,7 +26,6 @@ from dispatch_core.audit.deliveries.subscription_start import (
     first_of,
     for_subscription,
     latest_join_us,
-    least_lag_us,
     perhaps_for_subscription,
     settled_by_checkpoint,
 )
@@ -155,7 +154,7 @@ class SkippedEntries:
         """Forget early entries that were sent after all, or that the clocks put before the join by now."""
         if not self._early:
             return
-        lag_us = least_lag_us(window, scan)
+        lag_us = scan.least_lag_us
         self._least_lag_us = min(self._least_lag_us, _NEVER_US if lag_us is None else lag_us)
         ordinals = locate(window.ledger, window.entry, *np.array([*self._early], np.int64).T)
         was_sent = (ordinals >= 0) & (scan.times_sent[ordinals] > 0)

@@ -19,6 +19,7 @@ Example: 3:4 to 3:90 wait for permits for a second and are never sent, 3:91 is. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,6 @@ from dispatch_core.audit.deliveries.layout import (
 )
 from dispatch_core.audit.deliveries.operations import ADDED, REMOVED, Operations
 from dispatch_core.audit.deliveries.scan import Scan
-from dispatch_core.audit.deliveries.subscription_start import least_lag_us
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.waits.tracker import SampledWait
 
@@ -54,13 +54,15 @@ class PossibleMoves:
     """Doubt findings of a log whose recorder does not write moves: call ``look`` after each batch, then ``doubted``."""
 
     def __init__(self) -> None:
-        self._dropped_us = -_NEVER  # last delivery of entries that have left the window
+        self._dropped = _NOT_SENT  # last delivery of entries that have left the window
         self._connected: set[int] = set()
-        self._empty_us: list[int] = []  # when the last consumer left
-        self._last_up_to_us = np.empty(0, np.int64)  # as of the last look
-        #: Of entries that were acknowledged without having been sent, or sent again after the consumer had left: the first
-        #: line behind a move that may have passed it.
-        self._unsent: dict[str, int | None] = {}
+        self._empty: list[_Moment] = []  # when the last consumer left
+        self._last: _Passed | None = None  # as of the last look
+        self._last_us = -_NEVER  # last delivery
+        #: Entries that were acknowledged without having been sent, or sent again after the consumer had left.
+        self._acknowledged: dict[str, _Entry] = {}
+        self._none_behind: set[str] = set()  # those behind which nothing was sent by now
+        self._ordinals: dict[str, int] = {}  # of those in the window, as of the last look
 
     def look(self, window: LogWindow, scan: Scan, dropped: int, operations: Operations) -> None:
         """Take the state after a batch.
@@ -76,20 +78,27 @@ class PossibleMoves:
             elif consumer in self._connected:
                 self._connected.discard(consumer)
                 if not self._connected:
-                    self._empty_us.append(int(operations.t_us[at]))
-        if dropped:
-            self._dropped_us = max(self._dropped_us, int(self._last_up_to_us[dropped - 1]))
-        passed = _Passed.of(window, scan, self._dropped_us)
-        self._last_up_to_us = passed.last_up_to_us
+                    self._empty.append(_Moment(int(operations.t_us[at]), int(operations.seq[at])))
+        if dropped and self._last is not None:
+            self._dropped = max(self._dropped, self._last.up_to(dropped - 1))
+        self._last = passed = _Passed(window, scan, self._dropped)
+        self._last_us = max(self._last_us, passed.last_us)
         sent = np.flatnonzero(scan.times_sent)
         left_out = (scan.times_sent == 0) & (scan.acknowledged_by >= 0) & window.stored
-        left_out[: int(sent[0]) if len(sent) else len(left_out)] = False
-        for ordinal in np.flatnonzero(left_out).tolist():
-            position = window.position(ordinal)
-            self._unsent[position] = passed.unsent(position)
-        for ordinal in np.flatnonzero(_lost_and_acknowledged(scan)).tolist():
-            position = window.position(ordinal)
-            self._unsent[position] = passed.pending(position, self._empty_us)
+        if not scan.dropped_sent:
+            left_out[: int(sent[0]) if len(sent) else len(left_out)] = False
+        ordinals = np.flatnonzero(left_out | _lost_and_acknowledged(scan)).tolist()
+        entries = {window.position(ordinal): passed.around(ordinal, self._last_us) for ordinal in ordinals}
+        for position in {at for at, ordinal in self._ordinals.items() if ordinal >= dropped} - entries.keys():
+            del self._acknowledged[position]  # it was sent after all
+            self._none_behind.discard(position)
+        self._ordinals = dict(zip(entries, ordinals, strict=True))
+        for position in self._none_behind - entries.keys():
+            # It has left the window: what is sent now lies behind it.
+            entries[position] = replace(self._acknowledged[position], behind_us=passed.first_us)
+        self._acknowledged |= entries
+        self._none_behind -= entries.keys()
+        self._none_behind |= {at for at, entry in entries.items() if entry.behind_us == _NEVER}
 
     def doubted(
         self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Sequence[SampledWait]
@@ -105,17 +114,22 @@ class PossibleMoves:
             waits: of entries that still wait.
         """
         going_on = [wait for wait in waits if wait.until_seq is None]
-        passed = _Passed.of(window, scan, self._dropped_us)
+        passed = _Passed(window, scan, self._dropped)
         first_lines: dict[str, int | None] = {}
         for wait in going_on:
-            first_lines |= passed.waiting(wait, self._empty_us)
+            first_lines |= passed.waiting(wait, self._empty)
+        acknowledged = {
+            position: self._line_behind_move(entry, max(scan.least_lag_us or 0, 0), window)
+            for position, entry in self._acknowledged.items()
+        }
         lines = [
             first_lines[position]
             for wait in going_on
             if sum(us for reason, us in wait.shares if reason is None) > ROOM_US  # else a rule explains it
             for position in wait.positions
         ]
-        possible = [seq for seq in (*lines, *self._unsent.values()) if seq is not None]
+        possible = [seq for seq in (*lines, *acknowledged.values()) if seq is not None]
+        first_lines |= {position: seq for position, seq in acknowledged.items() if seq is not None}
         judged = [self._judged(finding, passed, first_lines) for finding in found]
         return judged, min(possible, default=None)
 
@@ -124,18 +138,24 @@ class PossibleMoves:
             return finding
         if finding.kind == "never_delivered":
             may = all(
-                self._unsent.get(position) is not None
-                or first_lines.get(position) is not None
-                or passed.unsent(position) is not None
+                first_lines.get(position) is not None or passed.unsent(position) is not None
                 for position in finding.positions
             )
         elif finding.kind == "ack_hole":
-            may = all(passed.pending(position, self._empty_us) is not None for position in finding.positions)
+            may = all(passed.pending(position, self._empty) is not None for position in finding.positions)
         else:
             return finding
         if not may:
             return finding
         return perhaps_by_a_move(finding, "a move of the cursor may have passed it")
+
+    def _line_behind_move(self, entry: _Entry, lag_us: int, window: LogWindow) -> int | None:
+        """Return the first line behind a move that may have passed an acknowledged entry; ``None`` = no move."""
+        if entry.left is None:
+            return entry.line_behind_move(lag_us)
+        if self._last_us > entry.looked_us:  # it was sent since, and so lies behind the entry
+            entry = replace(entry, behind_last_us=max(entry.behind_last_us, self._last_us))
+        return entry.line_behind_reset([entry.left] if window.single_active else self._empty)
 
 
 def _lost_and_acknowledged(scan: Scan) -> npt.NDArray[np.bool_]:
@@ -146,39 +166,133 @@ def _lost_and_acknowledged(scan: Scan) -> npt.NDArray[np.bool_]:
     return marks
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Moment:
+    """The time of a line, microseconds since the epoch, and its ``seq``."""
+
+    t_us: int
+    seq: int
+
+
+#: Nothing was sent.
+_NOT_SENT: Final = _Moment(-_NEVER, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry that a move may have passed.
+
+    Attributes:
+        before: the last delivery of any entry up to it.
+        behind_us: the first delivery of a later entry; ``_NEVER`` = there was none.
+        behind_last_us: the last one.
+        published_us: its publish time, if it is known.
+        due_us: the end of its delay, 0 = it has none.
+        left: its consumer left then, and it was not sent again; ``None`` = it was never sent, or is not pending.
+        looked_us: the last delivery of any entry that was known by then.
+    """
+
+    before: _Moment
+    behind_us: int
+    behind_last_us: int
+    published_us: int | None
+    due_us: int
+    left: _Moment | None
+    looked_us: int
+
+    def line_behind_move(self, lag_us: int) -> int | None:
+        """Return the first line behind a move that may have passed the entry before it was read; ``None`` = no move.
+
+        ``lag_us``: by which the clock of its producer may be behind.
+        """
+        if self.behind_us == _NEVER or self.before.t_us >= self.behind_us:
+            return None
+        stored_us = -_NEVER if self.published_us is None else self.published_us + lag_us
+        waited_us = self.behind_us - max(self.before.t_us, stored_us, self.due_us)
+        return self.before.seq + 1 if waited_us > ROOM_US else None
+
+    def line_behind_reset(self, moments: Sequence[_Moment]) -> int | None:
+        """Return the first line behind a seek or a reset, at one of some moments, that may have passed the entry while it
+        was pending; ``None`` = none.
+        """
+        if self.left is None:
+            return None
+        left_us = self.left.t_us
+        may = any(
+            left_us <= moment.t_us <= left_us + _TOGETHER_US
+            and self.before.t_us <= moment.t_us < self.behind_last_us
+            for moment in moments
+        )
+        return self.left.seq + 1 if may else None
+
+
 class _Passed:
     """The times at which the entries of the window were sent."""
 
-    def __init__(
-        self, window: LogWindow, scan: Scan, last_up_to_us: Ints, first_after_us: Ints, last_after_us: Ints
-    ) -> None:
-        self._window, self._scan = window, scan
-        self.last_up_to_us, self._first_after_us = last_up_to_us, first_after_us
-        self._last_after_us = last_after_us
-        self._lag_us = max(least_lag_us(window, scan) or 0, 0)
+    def __init__(self, window: LogWindow, scan: Scan, dropped: _Moment) -> None:
+        """``dropped``: the last delivery of entries that are not in the window any more."""
+        self._window, self._scan, self._dropped = window, scan, dropped
+        self._lag_us = max(scan.least_lag_us or 0, 0)
         self._ordinal: dict[str, int] | None = None
-
-    @classmethod
-    def of(cls, window: LogWindow, scan: Scan, dropped_us: int) -> _Passed:
-        """``dropped_us``: the last delivery of entries that are not in the window any more."""
         count = len(window)
-        first_us, last_us = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
         deliveries = scan.deliveries[scan.deliveries[:, OPERATION] >= window.first_op_of_state]
-        entries = deliveries[:, ENTRY]
-        times = window.op_t_us[deliveries[:, OPERATION]]
-        np.minimum.at(first_us, entries, times)
-        np.maximum.at(last_us, entries, times)
-        last_up_to = np.maximum(np.maximum.accumulate(last_us), dropped_us) if count else last_us
-        first_after, last_after = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
-        first_after[:-1] = np.minimum.accumulate(first_us[:0:-1])[::-1]
-        last_after[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
-        return cls(window, scan, last_up_to, first_after, last_after)
+        entries, ops = deliveries[:, ENTRY], deliveries[:, OPERATION]
+        times_us, seqs = window.op_t_us[ops], window.op_seq[ops]
+        in_time = np.lexsort((seqs, times_us))
+        self._times_us, self._seqs = times_us[in_time], seqs[in_time]
+        place = np.empty(len(in_time), np.int64)
+        place[in_time] = np.arange(len(in_time))
+        first_us, last = np.full(count, _NEVER, np.int64), np.full(count, -1, np.int64)
+        np.minimum.at(first_us, entries, times_us)
+        np.maximum.at(last, entries, place)
+        last_us = np.full(count, -_NEVER, np.int64)
+        last_us[last >= 0] = self._times_us[last[last >= 0]]
+        #: By entry the last delivery of any entry up to it, by its place in time; -1 = none of the window.
+        self._last_up_to = np.maximum.accumulate(last)
+        self._first_after_us, self._last_after_us = np.full(count, _NEVER), np.full(count, -_NEVER)
+        self._first_after_us[:-1] = np.minimum.accumulate(first_us[:0:-1])[::-1]
+        self._last_after_us[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
 
-    def waiting(self, wait: SampledWait, empty_us: Sequence[int]) -> dict[str, int | None]:
+    @property
+    def first_us(self) -> int:
+        """Time of the first delivery of an entry of the window; ``_NEVER`` = there is none."""
+        return int(self._times_us[0]) if len(self._times_us) else _NEVER
+
+    @property
+    def last_us(self) -> int:
+        """Time of the last delivery of an entry of the window; ``-_NEVER`` = there is none."""
+        return int(self._times_us[-1]) if len(self._times_us) else -_NEVER
+
+    def up_to(self, ordinal: int) -> _Moment:
+        """Return the last delivery of any entry up to one."""
+        place = int(self._last_up_to[ordinal])
+        if place < 0:
+            return self._dropped
+        return max(self._dropped, _Moment(int(self._times_us[place]), int(self._seqs[place])))
+
+    def around(self, ordinal: int, looked_us: int) -> _Entry:
+        """Return an entry with the deliveries around it; ``looked_us``: the last delivery of any entry."""
+        published, known = self._window.publish_time_ms
+        left: _Moment | None = None
+        last = int(self._scan.last_delivery[ordinal])
+        if last >= 0 and self._scan.deliveries[last, END] in (DISCONNECTED, ALL_LEFT):
+            op = int(self._scan.deliveries[last, END_OPERATION])
+            left = _Moment(int(self._window.op_t_us[op]), int(self._window.op_seq[op]))
+        return _Entry(
+            self.up_to(ordinal),
+            int(self._first_after_us[ordinal]),
+            int(self._last_after_us[ordinal]),
+            1000 * int(published[ordinal]) if known[ordinal] else None,
+            int(self._window.due_us[ordinal]),
+            left,
+            looked_us,
+        )
+
+    def waiting(self, wait: SampledWait, empty: Sequence[_Moment]) -> dict[str, int | None]:
         """Return for each entry of a wait that goes on the first line behind a move that may have passed it.
 
         Where an entry may have been passed, it is not known for how long a rule held those behind it.
-        ``empty_us``: when the last consumer left.
+        ``empty``: when the last consumer left.
         """
         held_us = sum(us for reason, us in wait.shares if reason is not None)
         held_until_us = wait.from_t_us + held_us if held_us else None
@@ -187,8 +301,8 @@ class _Passed:
         for position in wait.positions:
             lines[position] = (
                 self.unsent(position, held_until_us)
-                or self._held(position, free_us, empty_us)
-                or self.pending(position, empty_us)
+                or self._held(position, free_us, empty)
+                or self.pending(position, empty)
             )
             if lines[position] is not None:
                 free_us = _NEVER
@@ -202,58 +316,38 @@ class _Passed:
         ordinal = self._at(position)
         if ordinal is None:
             return None
-        before_us, after_us = int(self.last_up_to_us[ordinal]), int(self._first_after_us[ordinal])
-        if held_until_us is not None and before_us <= held_until_us + _SAMPLED_US:
-            may = int(self._last_after_us[ordinal]) > before_us
-        elif after_us == _NEVER or before_us >= after_us:
-            may = False
-        else:
-            published, known = self._window.publish_time_ms
-            stored_us = 1000 * int(published[ordinal]) + self._lag_us if known[ordinal] else -_NEVER
-            stored_us = max(stored_us, int(self._window.due_us[ordinal]))
-            may = after_us - max(before_us, stored_us) > ROOM_US
-        return self._line_after(before_us) if may else None
+        entry = self.around(ordinal, self.last_us)
+        if held_until_us is None or entry.before.t_us > held_until_us + _SAMPLED_US:
+            return entry.line_behind_move(self._lag_us)
+        return entry.before.seq + 1 if entry.behind_last_us > entry.before.t_us else None
 
-    def _held(self, position: str, free_us: int, empty_us: Sequence[int]) -> int | None:
+    def _held(self, position: str, free_us: int, empty: Sequence[_Moment]) -> int | None:
         """Return the first line behind a seek or a reset that may have passed an entry that was never sent.
 
-        A rule may have held it until ``free_us``, and so when the last consumer left (``empty_us``).
+        A rule may have held it until ``free_us``, and so when the last consumer left (``empty``).
         """
         ordinal = self._at(position)
         if ordinal is None or self._window.single_active or int(self._scan.times_sent[ordinal]):
             return None
-        for moment in empty_us:
-            between = int(self.last_up_to_us[ordinal]) <= moment < int(self._last_after_us[ordinal])
-            if between and moment <= free_us + ROOM_US:
-                return self._line_after(moment)
+        entry = self.around(ordinal, self.last_us)
+        for moment in empty:
+            between = entry.before.t_us <= moment.t_us < entry.behind_last_us
+            if between and moment.t_us <= free_us + ROOM_US:
+                return moment.seq + 1
         return None
 
-    def pending(self, position: str, empty_us: Sequence[int]) -> int | None:
+    def pending(self, position: str, empty: Sequence[_Moment]) -> int | None:
         """Return the first line behind a seek or a reset that may have passed an entry that was sent, and that nobody
         acknowledged; ``None`` = none.
 
-        ``empty_us``: when the last consumer left. Failover and Exclusive: only the active one is disconnected.
+        ``empty``: when the last consumer left. Failover and Exclusive: only the active one is disconnected.
         """
         ordinal = self._at(position)
         if ordinal is None:
             return None
-        last = int(self._scan.last_delivery[ordinal])
-        if last < 0 or self._scan.deliveries[last, END] not in (DISCONNECTED, ALL_LEFT):
-            return None
-        left_us = int(self._window.op_t_us[self._scan.deliveries[last, END_OPERATION]])
-        moments = [left_us] if self._window.single_active else empty_us
-        may = any(
-            left_us <= moment <= left_us + _TOGETHER_US
-            and int(self.last_up_to_us[ordinal]) <= moment < int(self._last_after_us[ordinal])
-            for moment in moments
-        )
-        return self._line_after(left_us) if may else None
-
-    def _line_after(self, t_us: int) -> int:
-        """Return a line behind all that the window holds of the time up to ``t_us``, and no later than the next one."""
-        of_log = slice(self._window.first_op_of_last_log, None)
-        before = self._window.op_seq[of_log][self._window.op_t_us[of_log] <= t_us]
-        return int(before.max(initial=-1)) + 1
+        entry = self.around(ordinal, self.last_us)
+        moments = [entry.left] if self._window.single_active and entry.left is not None else empty
+        return entry.line_behind_reset(moments)
 
     def _at(self, position: str) -> int | None:
         if self._ordinal is None:

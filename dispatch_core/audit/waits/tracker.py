@@ -298,7 +298,7 @@ class WaitTracker:
         self._aim(core, reason, slot, again=again)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
-        if not len(self._stored_us):
+        if not len(self._stored_us) and not now[at_.OPEN_ROWS]:
             return
         self._notes_of.owed_us = owed_us = self._owed(st)
         now[at_.LIMITED_BY], now[at_.MAYBE_LIMITED] = OPEN, 0

@@ -168,6 +168,7 @@ class DispatcherFold(ABC):
         self.wait_tracker: WaitTracker | None = None
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
         self._ends_with_sent = False  # the last batch
+        self._latest_us = 0  # the latest time of an operation
         self._begins_us: int | None = None  # the log
         self.looks_us = 0  # time of the sample that is taken
         self._sends = False  # something was sent
@@ -287,7 +288,10 @@ class DispatcherFold(ABC):
         # Where the subscription begins is known from what it is sent first.
         sent = batch.op_code == SENT
         begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
-        sampler = WaitSampler(self.wait_tracker, batch, begin, inside_run=self._ends_with_sent)
+        sampler = WaitSampler(
+            self.wait_tracker, batch, begin, inside_run=self._ends_with_sent, since_us=self._latest_us
+        )
+        self._latest_us = max(self._latest_us, int(batch.op_t_us.max()))
         self._sends = self._sends or bool(sent.any())
         self._ends_with_sent = bool(sent[-1])
         return sampler
@@ -377,12 +381,26 @@ class WaitSampler:
     """Sample the waits of a batch: between rounds, before the first one that begins at a tick or later."""
 
     def __init__(
-        self, wait_tracker: WaitTracker, batch: OperationBatch, begin: int, *, inside_run: bool
+        self,
+        wait_tracker: WaitTracker,
+        batch: OperationBatch,
+        begin: int,
+        *,
+        inside_run: bool,
+        since_us: int,
     ) -> None:
-        """``begin``: the first operation before which to sample; ``inside_run``: the batch before ends with ``sent``."""
+        """Begin before the batch.
+
+        Args:
+            wait_tracker: takes the samples.
+            batch: the operations.
+            begin: the first operation before which to sample.
+            inside_run: the batch before ends with ``sent``.
+            since_us: the latest time of the operations before; a clock that goes back is taken to stand still.
+        """
         self._tracker, self._batch, self.begin = wait_tracker, batch, begin
         self._looked = 0  # sampled before this operation already
-        self._times = np.maximum.accumulate(batch.op_t_us)
+        self._times = np.maximum(np.maximum.accumulate(batch.op_t_us), since_us)
         sent = np.append(inside_run, batch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
 

@@ -178,7 +178,7 @@ class KeySharedFold(DispatcherFold):
             batch.op_ordinals,
             self._slot_of,
             self._stored_at_join,
-            rounds.scratch(max(1024, int(lengths.max(initial=0)))),
+            rounds.scratch(max(rounds.MOST_OF_SEVERAL_LINES, int(lengths.max(initial=0)))),
             np.zeros(3, np.int64),
             expected,
             reason,
@@ -323,7 +323,9 @@ class KeySharedFold(DispatcherFold):
         slot = self.core.slot(member.number)
         self._slot_of[consumer] = slot
         joined_us = int(batch.op_t_us[at]) + behind_us
-        stored = int(np.searchsorted(self._stored_us, joined_us + RACE_US, side="right"))
+        # Publish times are those of several clocks: what was published earlier may lie behind what was published later.
+        by_then = np.flatnonzero(self._stored_us <= joined_us + RACE_US)
+        stored = int(by_then[-1]) + 1 if len(by_then) else 0
         # Behind the entries that are known by now others may have been stored as well.
         self._stored_at_join[slot] = stored if stored < len(self._stored_us) else _EVERYTHING
         try:

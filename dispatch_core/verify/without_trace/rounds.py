@@ -61,6 +61,8 @@ MAYBE_READ: Final = NOT_JUDGED + 1
 _INDEX_BITS: Final = 24  # entries of a round are sorted as (ordinal, place in the round)
 #: Most entries of one inferred round.
 MOST_PER_ROUND: Final = (1 << _INDEX_BITS) - 1
+#: Most entries of a round of several ``sent`` lines. Far more than a broker reads at once by default (100).
+MOST_OF_SEVERAL_LINES: Final = 1024
 
 
 @by_address
@@ -137,7 +139,7 @@ def _round(st: State, classic: bool, batch: BatchArrays, first: int, stop: int) 
     sorted_, entries, outcome = scratch[:room], scratch[room : 2 * room], scratch[2 * room : 3 * room]
     chosen = scratch[3 * room :]
     start = op_start[first]
-    last, is_replay = _extent(st, batch, first, stop, room)
+    last, is_replay = _extent(st, batch, first, stop)
     count = op_start[last] - start
     ascending = True
     owner = first
@@ -178,12 +180,14 @@ def _sort(values: I64, count: int) -> None:
 
 
 @compiled
-def _extent(st: State, batch: BatchArrays, first: int, stop: int, room: int) -> tuple[int, bool]:
+def _extent(st: State, batch: BatchArrays, first: int, stop: int) -> tuple[int, bool]:
     """Return the end of the round that begins with operation ``first``, and True if it is one of a replay read."""
     op_consumer, op_start = batch.op_consumer, batch.op_start
     is_replay = _is_behind(st, batch, first)
     last = first + 1
-    while last < stop and batch.op_code[last] == SENT and op_start[last + 1] - op_start[first] <= room:
+    while last < stop and batch.op_code[last] == SENT:
+        if op_start[last + 1] - op_start[first] > MOST_OF_SEVERAL_LINES:
+            break
         for before in range(first, last):
             if op_consumer[before] == op_consumer[last]:
                 return last, is_replay
