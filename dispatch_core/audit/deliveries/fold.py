@@ -6,9 +6,9 @@ log itself. Before each batch, settled entries at the front of the window (``tri
 ``keep_behind``.
 
 The tables of all feeds together are those of ``audit_log`` over the whole log. Where a window cannot promise that,
-``NotStreamableError`` is raised: for positions outside the window or the message log, for lines out of order, for lines of a
-trace about connections that were never added, and where a later line changes the text of an earlier finding. The last case
-has two causes, and a ``head`` that holds the rare lines of the whole log avoids both: a connection with the same name as one
+``NotStreamableError`` is raised: for positions that the message log lacks or that are sent again when they have left the
+window, for lines out of order, for lines of a trace about connections that were never added, and where a later line changes
+the text of an earlier finding. The last case has two causes, and a ``head`` that holds the rare lines of the whole log avoids both: a connection with the same name as one
 in an earlier finding, and a checkpoint behind lines of a connection it names.
 """
 

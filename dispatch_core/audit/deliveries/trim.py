@@ -3,7 +3,8 @@
 An entry is *settled* when it is acked and no delivery of it is open. An acknowledgement that an earlier incarnation got
 settles it too, until this incarnation sends the entry: then it had not been stored. Settled entries at the front of the
 window are dropped with their deliveries, their requests, and the operations that nothing else refers to. No rule needs them
-as long as no line sends, acknowledges or requests them again (the window then refuses to judge):
+as long as no line sends them again (the window then refuses to judge), and acknowledging or requesting them again changes
+nothing:
 
 * order is judged by *later* entries of the key only (``_later``, the highest ordinals of key and pair);
 * splits and doubles are judged by open deliveries only;

@@ -176,8 +176,7 @@ def test_what_the_log_says_about_itself_is_carried_over() -> None:
     ("lines", "cuts", "says"),
     [
         ([*LINES, sent(1, 0)], (6, 8), "seq 9 names 5:0, which lies before the window"),
-        ([*LINES, redeliver(1, 0)], (6, 8), "seq 9 names 5:0, which lies before the window"),
-        ([*LINES, ack(1, 0)], (6, 8), "seq 9 names 5:0, which lies before the window"),
+        ([*LINES, ack(1, 0), sent(2, 0)], (6, 8), "seq 10 names 5:0, which lies before the window"),
         ([*LINES, sent(1, 99)], (8,), "seq 9 names 5:99, which is not in the message log"),
         ([*LINES, {"kind": "mark_delete", "mark_delete": "5:1"}], (8,), "the log is a trace"),
         ([*LINES, sent(1, 5) | {"seq": 8}], (8,), "seq 8 comes after seq 8"),
@@ -193,6 +192,36 @@ def test_what_a_window_cannot_judge_is_refused(lines: list[Any], cuts: tuple[int
     assert audited(log).deliveries.num_rows
     with pytest.raises(NotStreamableError, match=says):
         in_batches(log, cuts, all_messages=True, keep_behind=0, trim_above=0)
+
+
+LATE = {
+    "ack": ack(1, 0),
+    "ack_of_some": ack(1, 0, 3, 1),
+    "ack_of_a_part": ack(1, 1) | {"ack_sets": [[2]]},
+    "request": redeliver(1, 1, 0),
+    "request_of_some": redeliver(1, 3, 0),
+    "cumulative": ack(2, 1) | {"ack_type": "Cumulative"},
+}
+
+
+@pytest.mark.parametrize("subscription_type", ["Key_Shared", "Failover", "Shared"])
+@pytest.mark.parametrize("name", LATE)
+def test_a_late_line_about_what_has_left_the_window_changes_nothing_more_than_in_the_whole_log(
+    name: str, subscription_type: str
+) -> None:
+    lines = [*LINES, LATE[name], sent(2, 3), ack(2, 3), sent(1, 5)]
+    log = from_lines(numbered(lines), subscription_type)
+    same(in_batches(log, (6, 8), all_messages=True, keep_behind=0, trim_above=0), audited(log))
+
+
+def test_a_late_line_about_an_entry_that_was_never_stored_is_refused() -> None:
+    lines = [added(1), sent(1, 0), ack(1, 0), sent(1, 2), ack(1, 2), sent(1, 3), ack(1, 1)]
+    log = from_lines(numbered(lines), "Key_Shared")
+    stored = [entry != 1 for entry in log.messages["entry_id"].to_pylist()]
+    log = replace(log, messages=log.messages.filter(pa.array(stored)))
+    assert "unknown_position" in audited(log).anomalies["kind"].to_pylist()
+    with pytest.raises(NotStreamableError, match="names 5:1, which lies before the window"):
+        in_batches(log, (5, 6), all_messages=True, keep_behind=0, trim_above=0)
 
 
 def test_lines_and_entries_that_are_not_in_order_are_refused() -> None:
