@@ -421,7 +421,7 @@ class SingleActiveDispatcher:
 
         ``hashes``: sticky key hashes of the new entries, if the dispatcher has them (``is_hashed``).
         """
-        if drop > self.state.s[MARK_DELETE] + 1:
+        if drop > self.droppable():
             raise IllegalTransitionError(
                 f"{drop} entries were to be forgotten, not all of them are acknowledged",
                 rule="only what is acknowledged is forgotten",
@@ -436,6 +436,10 @@ class SingleActiveDispatcher:
             read if read.start is None else replace(read, start=max(read.start - drop, 0))
             for read in self._reads
         )
+
+    def droppable(self) -> int:
+        """Count the entries at the front that can be forgotten: those up to mark-delete."""
+        return int(self.state.s[MARK_DELETE]) + 1
 
     # --- acknowledgements ----------------------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ class Replay:
         first = self._first_line is None
         self._stored.add(messages)
         self._unsent.add(messages, self._delays)
-        audit = self._audit.feed(messages, events)
+        audit = self._audit.feed(messages, events, self._judge.droppable())
         self._count(events)
         checkpoint_state = self._audit.window.checkpoint_state
         if self._is_first and self._audit.begins and checkpoint_state is not None:

@@ -78,6 +78,10 @@ class Judge(ABC):
     def not_judged(self) -> str | None:
         """Reason why nothing is compared; ``None`` = it is."""
 
+    def droppable(self) -> int | None:
+        """Return how many entries at the front of the audit's window are settled by the rules; ``None`` = they need none."""
+        return None
+
     @abstractmethod
     def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
         """Take the limits in force of the log, before the first batch.

@@ -107,6 +107,10 @@ class WithoutTraceJudge(Judge):
             judged.findings,
         )
 
+    def droppable(self) -> int | None:
+        """See ``Judge``: none before the first batch of an incarnation, whose rules know no entry yet."""
+        return None if self._fold is None or not self._entries else self._fold.core.droppable()
+
     def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
         """See ``Judge``."""
         if self._fold is not None:

@@ -330,9 +330,11 @@ def _draining(core: KeySharedDispatcher, number: int) -> dict[str, Any]:
         "drainingHashesUnackedMessages": own.unacked,
     }
     if not _is_classic(core.profile):
+        # Hashes are numbered as they come; the order of the broker's map is none.
+        hashes = sorted((core.hash_value(at), refs, attempts) for at, refs, attempts in own.hashes)
         shown["drainingHashes"] = [
-            {"hash": core.hash_value(at), "unackMsgs": refs, "blockedAttempts": attempts}
-            for at, refs, attempts in own.hashes
+            {"hash": hash_value, "unackMsgs": refs, "blockedAttempts": attempts}
+            for hash_value, refs, attempts in hashes
         ]
     return shown
 

@@ -8,8 +8,9 @@ log itself. Before each batch, settled entries at the front of the window (``tri
 The tables of all feeds together are those of ``audit_log`` over the whole log. Where a window cannot promise that,
 ``NotStreamableError`` is raised: for positions that the message log lacks or that are sent again when they have left the
 window, for lines out of order, for lines of a trace about connections that were never added, and where a later line changes
-the text of an earlier finding. The last case has two causes, and a ``head`` that holds the rare lines of the whole log avoids both: a connection with the same name as one
-in an earlier finding, and a checkpoint behind lines of a connection it names.
+the text of an earlier finding. The last case has two causes, and a ``head`` that holds the rare lines of the whole log
+avoids both: a connection with the same name as one in an earlier finding, and a checkpoint behind lines of a connection it
+names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
 from dispatch_core.audit.deliveries.silences import Silences
-from dispatch_core.audit.deliveries.subscription_start import begins_us
+from dispatch_core.audit.deliveries.subscription_start import begins_us, for_subscription
 from dispatch_core.audit.deliveries.unknown_consumers import connections_added, in_a_trace
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.names import display_names
@@ -173,6 +174,8 @@ class AuditFold:
         # Lines of earlier loads are missing: among those that the window holds, and so that the first state is not known.
         self._earlier_lost = self._state_lost = self._earlier.lines_lost
         self._begins_us: int | None = None  # the subscription, by this log and those before
+        #: Entries at the front that are of before the subscription; where it began is known.
+        self._past, self._past_known = 0, False
         self.clocks: ProducerClocks = ProducerClocks()
         self.silences = Silences()
         self.stepped_back_us = 0
@@ -193,6 +196,7 @@ class AuditFold:
             self._begins_us = self.window.begins_us = after._begins_us
             self._earlier_lost = after._earlier_lost or after.has_gaps or after._head.end_lost
             self._state_lost = after.loses_state
+            self._past, self._past_known = after._past, after._past_known
             self.window.begin_next_log(flows=flows)
         self.window.meet(head.events)
         self.begins = False
@@ -259,18 +263,19 @@ class AuditFold:
         )
         return max(jumps, default=0)
 
-    def feed(self, messages: pa.Table, events: pa.Table) -> Audit:
+    def feed(self, messages: pa.Table, events: pa.Table, droppable: int | None = None) -> Audit:
         """Take the next entries and the next events; returns the deliveries and the anomalies these events prove.
 
         ``messages`` (``MESSAGE_COLUMNS``) are sorted by position and all later than those before; every position that
         an event names has been fed by then. ``events`` (``EVENT_COLUMNS``) are sorted by ``seq``, all later than those
-        before. Text columns may come dictionary encoded.
+        before. Text columns may come dictionary encoded. ``droppable``: the number of entries at the front of the window
+        that others can do without; ``None`` = nobody else needs any.
 
         Raises ``NotStreamableError`` for what a window cannot judge.
         """
         if self._whole and self._fed:
             raise NotStreamableError("the fold was to take the whole log in one feed, and here is another")
-        self._trim()
+        self._trim(droppable)
         events, repeated, dropped = missing_lines.without_repeated_rows(encode(events, "kind"))
         if dropped and not self._whole:
             raise NotStreamableError(
@@ -294,6 +299,7 @@ class AuditFold:
         scanned = self.scan.take(self.window, self.new_ops.start, self.operations)
         self.clocks.take(self.window, self.scan.deliveries, scanned)
         self._note_begin()
+        self._note_past()
         audit = self._audit(events, scanned, about_log)
         self._last = LastLine.of(events, self._last)
         self._fed = True
@@ -306,18 +312,21 @@ class AuditFold:
             single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=self.moves_logged
         )
 
-    def _trim(self) -> None:
+    def _trim(self, droppable: int | None) -> None:
         self.dropped = 0
         count = len(self.window)
         if self._whole or not count or count <= self._trim_above:
             return
-        spare = max(self.scan.settled() - self._keep_behind, 0)
+        settled = self.scan.settled(self._past)
+        spare = max(settled if droppable is None else min(settled, droppable), self._keep_behind)
+        spare -= self._keep_behind
         if spare and (2 * spare > count or not self._trim_above):
             self.scan.drop(self.window, spare, keys_at_once=not self._trim_above)
             if self._applied is not None and len(self.window):
                 self._applied.forget(int(self.window.ledger[0]), int(self.window.entry[0]))
             self._gaps = self._gaps.since(int(self.window.op_seq[0]) if len(self.window.op_seq) else None)
             self.dropped = spare
+            self._past = max(self._past - spare, 0)
             self.acked_before = self.acked_before[self.acked_before >= spare] - spare
 
     def _note_begin(self) -> None:
@@ -326,6 +335,21 @@ class AuditFold:
             sent = np.flatnonzero(self.scan.times_sent)
             if len(sent):
                 self._begins_us = begins_us(self.window, self.scan, int(sent[0]))
+
+    def _note_past(self) -> None:
+        """Count the entries at the front that were stored before the subscription began, when it is sent something first.
+
+        A log that begins with a checkpoint says itself what was acknowledged before it.
+        """
+        if self._past_known or self._whole:
+            return
+        sent = np.flatnonzero(self.scan.times_sent)
+        if len(sent):
+            self._past_known = True
+            before = int(sent[0])
+            if self.window.checkpoint_state is None:
+                owed = for_subscription(self.window, self.scan, before)
+                self._past = int(np.argmax(owed)) if owed.any() else before
 
     def _check_lines(self, events: pa.Table) -> None:
         """Refuse lines that no window can judge; lines of one feed may share a ``seq``, lines of two feeds may not."""

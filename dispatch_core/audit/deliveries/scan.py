@@ -148,9 +148,9 @@ class Scan:
         self._note_lag(window, first)
         return Scanned(first, number, ended, found[:count].copy())
 
-    def settled(self) -> int:
-        """Count the entries at the front of the window that are acked and pending on nobody."""
-        return trim.settled(self._entries.values)
+    def settled(self, past: int = 0) -> int:
+        """Count the entries at the front of the window that are acked and pending on nobody (``trim.settled``)."""
+        return trim.settled(self._entries.values, past)
 
     def drop(self, window: LogWindow, entries: int, *, keys_at_once: bool) -> None:
         """Drop the first ``entries`` entries of the window, here and in ``window``."""

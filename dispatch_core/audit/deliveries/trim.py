@@ -1,7 +1,8 @@
 """Cut the state of the audit's rules: drop settled entries at its front and renumber the rest, in one pass per array.
 
 An entry is *settled* when it is acked and no delivery of it is open. An acknowledgement that an earlier incarnation got
-settles it too, until this incarnation sends the entry: then it had not been stored. Settled entries at the front of the
+settles it too, until this incarnation sends the entry: then it had not been stored. An entry of before the subscription is
+settled until it is sent. Settled entries at the front of the
 window are dropped with their deliveries, their requests, and the operations that nothing else refers to. No rule needs them
 as long as no line sends them again (the window then refuses to judge), and acknowledging or requesting them again changes
 nothing:
@@ -61,6 +62,7 @@ from dispatch_core.audit.deliveries.layout import (
     REQUEST_OPERATION,
     REQUESTS,
     RUN_HIGHEST,
+    TIMES_SENT,
     Array,
 )
 
@@ -72,10 +74,14 @@ _OPERATIONS: Final = (
 
 
 @compiled
-def settled(entries: Array) -> int:
-    """Count the entries at the front that are acked and pending on nobody."""
+def settled(entries: Array, past: int) -> int:
+    """Count the entries at the front that are acked and pending on nobody.
+
+    ``past``: the first ones, up to so many, were stored before the subscription began; those never sent are settled too.
+    """
     for entry in range(len(entries)):
         acked = entries[entry, ACK_OPERATION] >= 0 or entries[entry, ACKED_BEFORE_RELOAD] != 0
+        acked = acked or (entry < past and entries[entry, TIMES_SENT] == 0)
         if not acked or entries[entry, FIRST_OPEN] >= 0:
             return entry
     return len(entries)

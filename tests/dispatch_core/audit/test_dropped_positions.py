@@ -36,5 +36,5 @@ def test_the_oldest_runs_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     dropped = DroppedPositions()
     for entry in range(0, 14, 2):
         dropped.add(*columns([(1, entry)]))
-    held = dropped.hold(*columns([(1, entry) for entry in range(14)]))
-    assert np.flatnonzero(held).tolist() == [8, 10, 12]
+    known = dropped.hold(*columns([(1, entry) for entry in range(14)]))
+    assert np.flatnonzero(known).tolist() == [8, 10, 12]
