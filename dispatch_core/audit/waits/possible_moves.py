@@ -151,11 +151,12 @@ class PossibleMoves:
 
     def _line_behind_move(self, entry: _Entry, lag_us: int, window: LogWindow) -> int | None:
         """Return the first line behind a move that may have passed an acknowledged entry; ``None`` = no move."""
-        if entry.left is None:
+        left = entry.left
+        if left is None:
             return entry.line_behind_move(lag_us)
         if self._last_us > entry.looked_us:  # it was sent since, and so lies behind the entry
             entry = replace(entry, behind_last_us=max(entry.behind_last_us, self._last_us))
-        return entry.line_behind_reset([entry.left] if window.single_active else self._empty)
+        return entry.line_behind_reset([left] if window.single_active else self._empty)
 
 
 def _lost_and_acknowledged(scan: Scan) -> npt.NDArray[np.bool_]:
