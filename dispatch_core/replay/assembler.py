@@ -163,7 +163,10 @@ class Replay:
         self._passed = PassedEntries()
         #: Only Key_Shared keeps order by key.
         self._mixed_keys = MixedKeys() if self._audit.window.subscription_type == "Key_Shared" else None
-        self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
+        moves_logged, deletions_logged = self._audit.moves_logged, self._audit.deletions_logged
+        self._possible_moves = (
+            None if moves_logged and deletions_logged else PossibleMoves(only_deletions=moves_logged)
+        )
         #: The first line behind a move of the cursor of which the log may have no line; known after ``finish``.
         self.moved_before_seq: int | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time

@@ -12,6 +12,9 @@ is uncertain:
 * An entry was sent and lost when all consumers were disconnected, and not sent again, nor was anything before it, while
   later entries were. A cumulative acknowledgement of a later entry may have settled it since.
 
+Likewise of a deletion of the subscription, unless the recorder lists ``subscription_deleted``: it is deleted while no
+consumer is connected, and may be made again at the end of the topic.
+
 Example: 3:4 to 3:90 wait for permits for a second and are never sent, 3:91 is. Somebody may have cleared the backlog. But if
 3:4 is sent 5 ms after its publishing, 3:5 never, and 3:6 again 5 ms after its publishing, then 3:5 is lost.
 """
@@ -49,11 +52,18 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 Ints = npt.NDArray[np.int64]
 
+_PASSED: Final = "a move of the cursor may have passed it"
+_DELETED: Final = "the subscription may have been deleted and made again"
+
 
 class PossibleMoves:
-    """Doubt findings of a log whose recorder does not write moves: call ``look`` after each batch, then ``doubted``."""
+    """Doubt findings of a log whose recorder does not write moves: call ``look`` after each batch, then ``doubted``.
 
-    def __init__(self) -> None:
+    ``only_deletions``: it writes moves, and no deletions of the subscription.
+    """
+
+    def __init__(self, *, only_deletions: bool = False) -> None:
+        self._only_deletions = only_deletions
         self._dropped_us = -_NEVER  # last delivery of entries that have left the window
         self._connected: set[int] = set()
         self._empty_us: list[int] = []  # when the last consumer left
@@ -79,7 +89,7 @@ class PossibleMoves:
                     self._empty_us.append(int(operations.t_us[at]))
         if dropped:
             self._dropped_us = max(self._dropped_us, int(self._last_up_to_us[dropped - 1]))
-        passed = _Passed.of(window, scan, self._dropped_us)
+        passed = self._passed(window, scan)
         self._last_up_to_us = passed.last_up_to_us
         sent = np.flatnonzero(scan.times_sent)
         left_out = (scan.times_sent == 0) & (scan.acknowledged_by >= 0) & window.stored
@@ -90,6 +100,9 @@ class PossibleMoves:
         for ordinal in np.flatnonzero(_lost_and_acknowledged(scan)).tolist():
             position = window.position(ordinal)
             self._unsent[position] = passed.pending(position, self._empty_us)
+
+    def _passed(self, window: LogWindow, scan: Scan) -> _Passed:
+        return _Passed.of(window, scan, self._dropped_us, self._empty_us if self._only_deletions else None)
 
     def doubted(
         self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Sequence[SampledWait]
@@ -105,7 +118,7 @@ class PossibleMoves:
             waits: of entries that still wait.
         """
         going_on = [wait for wait in waits if wait.until_seq is None]
-        passed = _Passed.of(window, scan, self._dropped_us)
+        passed = self._passed(window, scan)
         first_lines: dict[str, int | None] = {}
         for wait in going_on:
             first_lines |= passed.waiting(wait, self._empty_us)
@@ -135,7 +148,7 @@ class PossibleMoves:
             return finding
         if not may:
             return finding
-        return perhaps_by_a_move(finding, "a move of the cursor may have passed it")
+        return perhaps_by_a_move(finding, _DELETED if self._only_deletions else _PASSED)
 
 
 def _lost_and_acknowledged(scan: Scan) -> npt.NDArray[np.bool_]:
@@ -150,17 +163,33 @@ class _Passed:
     """The times at which the entries of the window were sent."""
 
     def __init__(
-        self, window: LogWindow, scan: Scan, last_up_to_us: Ints, first_after_us: Ints, last_after_us: Ints
+        self,
+        window: LogWindow,
+        scan: Scan,
+        last_up_to_us: Ints,
+        first_after_us: Ints,
+        last_after_us: Ints,
+        deleted_us: Sequence[int] | None,
     ) -> None:
-        self._window, self._scan = window, scan
+        self._window, self._scan, self._deleted_us = window, scan, deleted_us
         self.last_up_to_us, self._first_after_us = last_up_to_us, first_after_us
         self._last_after_us = last_after_us
         self._lag_us = max(least_lag_us(window, scan) or 0, 0)
         self._ordinal: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, window: LogWindow, scan: Scan, dropped_us: int) -> _Passed:
-        """``dropped_us``: the last delivery of entries that are not in the window any more."""
+    def of(
+        cls, window: LogWindow, scan: Scan, dropped_us: int, deleted_us: Sequence[int] | None = None
+    ) -> _Passed:
+        """Return the times of a window.
+
+        Args:
+            window: the window.
+            scan: its deliveries.
+            dropped_us: the last delivery of entries that are not in the window any more.
+            deleted_us: the moments at which the subscription may have been deleted; ``None`` = the cursor may have been
+                moved at any time.
+        """
         count = len(window)
         first_us, last_us = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
         deliveries = scan.deliveries[scan.deliveries[:, OPERATION] >= window.first_op_of_state]
@@ -172,7 +201,7 @@ class _Passed:
         first_after, last_after = np.full(count, _NEVER, np.int64), np.full(count, -_NEVER, np.int64)
         first_after[:-1] = np.minimum.accumulate(first_us[:0:-1])[::-1]
         last_after[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
-        return cls(window, scan, last_up_to, first_after, last_after)
+        return cls(window, scan, last_up_to, first_after, last_after, deleted_us)
 
     def waiting(self, wait: SampledWait, empty_us: Sequence[int]) -> dict[str, int | None]:
         """Return for each entry of a wait that goes on the first line behind a move that may have passed it.
@@ -203,7 +232,9 @@ class _Passed:
         if ordinal is None:
             return None
         before_us, after_us = int(self.last_up_to_us[ordinal]), int(self._first_after_us[ordinal])
-        if held_until_us is not None and before_us <= held_until_us + _SAMPLED_US:
+        if self._deleted_us is not None:
+            may = any(before_us <= moment < after_us for moment in self._deleted_us)
+        elif held_until_us is not None and before_us <= held_until_us + _SAMPLED_US:
             may = int(self._last_after_us[ordinal]) > before_us
         elif after_us == _NEVER or before_us >= after_us:
             may = False
@@ -241,7 +272,8 @@ class _Passed:
         if last < 0 or self._scan.deliveries[last, END] not in (DISCONNECTED, ALL_LEFT):
             return None
         left_us = int(self._window.op_t_us[self._scan.deliveries[last, END_OPERATION]])
-        moments = [left_us] if self._window.single_active else empty_us
+        by_seek = self._window.single_active and self._deleted_us is None
+        moments = [left_us] if by_seek else empty_us
         may = any(
             left_us <= moment <= left_us + _TOGETHER_US
             and int(self.last_up_to_us[ordinal]) <= moment < int(self._last_after_us[ordinal])
