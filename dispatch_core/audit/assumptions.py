@@ -79,8 +79,6 @@ _UNEXPLAINED_STALL: Final = (None, "replay_order")
 _EVER_US: Final = 1 << 62
 #: Kinds of findings that a behaviour in force leaves open; of the others the audit knows what it explains.
 _LEFT_OPEN_BY: Final = ("out_of_order", "duplicate_after_ack")
-#: Names in ``records`` by which acknowledgements in transactions are known.
-TRANSACTIONS_LOGGED: Final = ("limit", "transactions")
 #: The field of the message log that shows which entries a behaviour concerned, where it explains a kind by entries.
 _FIELD_OF: Final[Mapping[tuple[str, str], str]] = {("out_of_order", "delayed_delivery"): "deliver_at_ms"}
 #: Behaviour of some subscription types only.

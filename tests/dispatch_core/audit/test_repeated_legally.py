@@ -61,7 +61,7 @@ def findings(
 def test_the_field_of_transactions_shows_no_acknowledgement(
     records: list[str] | None, certain: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is acknowledged in a transaction that is aborted comes again."""
+    """An entry that is acknowledged in a transaction which is aborted comes again."""
     fields = {} if records is None else {"records": records}
     found = findings(tmp_path / "a", [*BEGIN, *AGAIN], capsys, **fields)
     repeated = [row[1:] for row in found if row[0] == "duplicate_after_ack"]
