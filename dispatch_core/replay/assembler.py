@@ -286,7 +286,8 @@ class Replay:
         if self._first_line is not None and self._skipped is not None:
             skipped += self._skipped.waits(*self._first_line, end.as_of_us, self._leaves_out)
         every = list(skipped)
-        skipped, found = self._without_left_out(skipped, end)
+        # Of these it is known until when a behaviour would have had to be in force.
+        skipped, found = _without_left_out(skipped, end)
         # Of a deleted subscription nothing will ever be sent; what was passed over need not have been for that.
         end_of_skipped = replace(end, closed=end.closed or end.deleted)
         found += stalls(skipped, names, limits, end)
@@ -294,7 +295,7 @@ class Replay:
         if judged:
             others = but_for(waits, found)
             every += others
-            others, left = self._without_left_out(others, end)
+            others, left = _without_left_out(with_cause(others, self._leaves_out, limits, end), end)
             found += left
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
         self._unfinished = self._not_finished(every, found)
@@ -319,13 +320,6 @@ class Replay:
         }
 
     # -----------------------------------------------------------------------------------------------------------------
-
-    def _without_left_out(
-        self, waits: Sequence[SampledWait], end: End
-    ) -> tuple[list[SampledWait], list[StallFinding]]:
-        """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
-        named = with_cause(waits, self._leaves_out, self._limits, end)
-        return [wait for wait in named if wait.left_out_by is None], left_out(named, end)
 
     def _note_sent(self) -> None:
         """Report the deliveries of this batch to the limits in force."""
@@ -433,6 +427,12 @@ class Replay:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
 
 
+def _without_left_out(waits: Sequence[SampledWait], end: End) -> tuple[list[SampledWait], list[StallFinding]]:
+    """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
+    return [wait for wait in waits if wait.left_out_by is None], left_out(waits, end)
+
+
 def _not_replayed_from(in_force: BehaviourInForce) -> int:
     """Return from when on a behaviour is in force that the rules do not replay, microseconds; far away if none is."""
-    return min((time.from_us for time in in_force.times if time.what in _NOT_REPLAYED), default=1 << 62)
+    times = in_force.at_the_earliest().times
+    return min((time.from_us for time in times if time.what in _NOT_REPLAYED), default=1 << 62)

@@ -34,7 +34,14 @@ from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, left_out_by
 from dispatch_core.audit.waits.passed_entries import passed_unsent
-from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, CURSOR_PASSED, MOST_POSITIONS, Key, SampledWait
+from dispatch_core.audit.waits.tracker import (
+    CLOCKS_DIFFER,
+    CURSOR_PASSED,
+    LIMIT_LATE,
+    MOST_POSITIONS,
+    Key,
+    SampledWait,
+)
 
 _NEVER_US: Final = np.iinfo(np.int64).max
 #: Entries before the first one that was sent of which each is remembered; there may be millions.
@@ -215,11 +222,16 @@ class SkippedEntries:
         for key, entry, _ahead in self._early.values():
             groups.setdefault((key, CLOCKS_DIFFER), []).append(entry)
         waits = []
+        earliest = in_force.at_the_earliest()
         for (of_key, doubt), entries in groups.items():
             parts: dict[tuple[str | None, str | None], list[_Entry]] = {}
             for entry in self._owed(entries, as_of_us):
-                what = left_out_by(in_force, entry.stored_us, min(entry.passed_us, as_of_us))
-                if what == COMPACTED_READ and not entry.replaced:
+                passed_us = min(entry.passed_us, as_of_us)
+                what = left_out_by(in_force, entry.stored_us, passed_us)
+                early = None if what is not None else left_out_by(earliest, entry.stored_us, passed_us)
+                if early is not None:
+                    parts.setdefault((doubt or LIMIT_LATE, None), []).append(entry)
+                elif what == COMPACTED_READ and not entry.replaced:
                     parts.setdefault((doubt or COMPACTED_READ, None), []).append(entry)
                 else:
                     parts.setdefault((doubt, what), []).append(entry)

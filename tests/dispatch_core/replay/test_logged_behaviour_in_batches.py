@@ -228,6 +228,47 @@ def test_a_filter_leaves_out_only_what_is_stored_while_it_is_in_force(judge: Any
     assert (verdict, proven["skipped"], proven["never_delivered"]) == ("FAIL", ["5:1"], ["5:4"])
 
 
+@pytest.mark.parametrize("what", ["unacked_namespace", "unacked_topic"])
+def test_a_limit_may_hold_for_a_second_before_its_line(judge: Any, what: str) -> None:
+    """It has ended after 2 s; what waits goes on so long that it is stuck with the second before the line, or without."""
+    messages = stored(*range(10, 18), 14_000, keys=8)
+    limits = [(900, limited(what, value=4)), (2_000, limited(what, active=False))]
+    going_on = [(at, flow(1, 1)) for at in range(200, 11_000, 200)]
+    for unacknowledged, until_ms, verdict in (
+        (3, 11_500, "UNKNOWN"),
+        (3, 12_500, "FAIL"),
+        (1, 11_500, "FAIL"),
+    ):
+        taken = range(unacknowledged)
+        begin = [*_BEGIN, (20, sent(1, *taken)), *limits, *going_on]
+        rest = served(*range(unacknowledged, 8), at=until_ms)
+        lines = [*begin, *rest, (13_000, ack(1, *taken)), *served(8, at=14_005)]
+        given, proven, doubted = judge(messages, lines)
+        assert (given, "stuck_key" in proven, "stuck_key" in doubted) == (
+            verdict,
+            verdict == "FAIL",
+            verdict == "UNKNOWN",
+        )
+
+
+@pytest.mark.parametrize("what", ["entry_filter", "replicated_subscription"])
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Shared"])
+def test_what_is_left_out_less_than_a_second_before_the_line_is_uncertain(
+    judge: Any, what: str, kind: str
+) -> None:
+    messages = stored(10, 11, 12, 13, keys=1)
+    for late_ms, verdict in ((15, "PASS"), (500, "UNKNOWN"), (1_500, "FAIL")):
+        begin = [*_BEGIN, (late_ms, limited(what))]
+        lines = [*begin, *served(0, 2, 3, at=20), _LATE]
+        given, proven, doubted = judge(messages, lines, subscription_type=kind)
+        loss = {"PASS": {"skipped": ["5:1"]}, "UNKNOWN": {}, "FAIL": {"never_delivered": ["5:1"]}}[verdict]
+        if kind == "Shared" and verdict == "FAIL":
+            assert (given, doubted) == ("UNKNOWN", {"never_delivered": ["5:1"]})  # Shared is not replayed
+            continue
+        assert (given, proven) == (verdict, loss)
+        assert doubted == ({"never_delivered": ["5:1"]} if verdict == "UNKNOWN" else {})
+
+
 def test_what_an_open_transaction_holds_back_is_not_owed(judge: Any) -> None:
     messages = stored(10, 11, 12, 13, txn={1: "(1,7)"})
     for options in ((), ("--complete",)):
