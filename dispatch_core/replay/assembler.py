@@ -43,7 +43,7 @@ from dispatch_core.audit.unsent_entries import (
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
-from dispatch_core.audit.waits.left_out import LEAVE_OUT, left_out, with_cause
+from dispatch_core.audit.waits.left_out import COMPACTED_READ, LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
@@ -207,6 +207,8 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        if self._skipped is not None:
+            self._skipped.compacted = COMPACTED_READ in self._in_force.named()
         if self._mixed_keys is not None:
             self._mixed_keys.add(messages, audit.deliveries)
         self._passed.look(self._audit.window, self._audit.scan)
