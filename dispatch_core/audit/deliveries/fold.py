@@ -465,6 +465,7 @@ class AuditFold:
         )
         found += log_checks.unknown_positions(self.window)
         found += log_checks.unknown_keys(self.window)
+        found += log_checks.unknown_batch_sizes(self.window)
         if self.begins:
             found += log_checks.overlapping(self._head, events, self._earlier)
             found += log_checks.repeated_lines(self._head)
