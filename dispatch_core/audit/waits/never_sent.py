@@ -53,7 +53,7 @@ _MOST_EARLY: Final = 1_000
 _Group = tuple[Key | None, str | None]
 _NO_TIMES: Final = np.empty(0, np.int64)
 #: Compaction reads the topic twice and writes a ledger: an entry that was stored so shortly before is not in it yet.
-_COMPACTION_US: Final = 20_000
+_COMPACTION_US: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
