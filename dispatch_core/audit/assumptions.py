@@ -44,8 +44,13 @@ UNLOGGED: Final = "unlogged_behaviour"
 _SHOWN_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "limit": tuple(BEHAVIOURS),
     "deliver_at_ms": ("delayed_delivery",),
-    "txn": ("transactions",),
 }
+#: Names in ``records`` by which acknowledgements in transactions are known.
+TRANSACTIONS_LOGGED: Final = ("limit", "transactions")
+#: The field of the message log that shows which messages are of transactions. It shows no acknowledgement of one.
+_TRANSACTION: Final = "txn"
+#: Kinds of findings that acknowledgements in transactions could explain: they take effect later, or never.
+_BY_ACKS: Final = ("duplicate_after_ack", "ack_hole", "divergence")
 #: A move of the cursor, as ``records`` names it. No policy rules it out.
 CURSOR_MOVED: Final = "cursor_moved"
 SUBSCRIPTION_DELETED: Final = "subscription_deleted"
@@ -150,13 +155,18 @@ class Assumptions:
             return frozenset(self.assume_absent)
         return frozenset(BEHAVIOURS) if self.records is None else frozenset()
 
+    def _recorded(self, kind: str) -> frozenset[str]:
+        """Return the behaviours that the recorder would have written, as far as they could explain findings of a kind."""
+        records = self.records or frozenset()
+        return records | {"transactions"} if _TRANSACTION in records and kind not in _BY_ACKS else records
+
     def doubts(self, kind: str, reason: str | None, t_us: int | None = None) -> list[str]:
         """Return the behaviours that could explain a finding, and that nothing rules out.
 
         ``t_us``: time of the finding. If the log shows a behaviour in force before, and not which entries or
         acknowledgements it concerned, it could explain the finding, too.
         """
-        known = self.ruled_out | (self.records or frozenset())
+        known = self.ruled_out | self._recorded(kind)
         shown = frozenset[str]()
         if t_us is not None and kind in _LEFT_OPEN_BY:
             shown = frozenset(
@@ -180,8 +190,9 @@ class Assumptions:
             for finding in findings
             if not finding["uncertain"]
             for name in may_explain(finding["kind"], finding["reason"], self.subscription_type)
+            if name not in self._recorded(finding["kind"])
         }
-        assumed = (needed & self.ruled_out) - (self.records or frozenset())
+        assumed = needed & self.ruled_out
         return [name for name in BEHAVIOURS if name in assumed]
 
     def applied(self, anomalies: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ The lines are rare, so those of a whole log are read before its first batch.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,16 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import marked
 
 _EVER_US: Final = np.iinfo(np.int64).max
+#: A recorder looks at policies so often: a policy may be in force for so long before its line, microseconds.
+POLLED_US: Final = 1_000_000
+#: Behaviour that a recorder sees by looking at policies, not by an event.
+POLLED: Final = (
+    "dispatch_rate",
+    "entry_filter",
+    "replicated_subscription",
+    "unacked_namespace",
+    "unacked_topic",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,11 @@ class InForce:
     from_us: int
     until_us: int = _EVER_US
     value: int | None = None
+
+    @property
+    def perhaps_from_us(self) -> int:
+        """The earliest time at which it may have come into force: its line may be late."""
+        return self.from_us - POLLED_US if self.what in POLLED else self.from_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +70,10 @@ class BehaviourInForce:
     def without(self, names: Collection[str]) -> BehaviourInForce:
         """Return the others."""
         return BehaviourInForce(tuple(time for time in self.times if time.what not in names))
+
+    def at_the_earliest(self) -> BehaviourInForce:
+        """Return the same behaviours, each in force as early as it may have been."""
+        return BehaviourInForce(tuple(replace(time, from_us=time.perhaps_from_us) for time in self.times))
 
     def named(self) -> frozenset[str]:
         """Return the behaviours that were in force at any time."""

@@ -254,6 +254,13 @@ _KINDS: Final = (
         None,
     ),
     AnomalyKind(
+        "unknown_batch_size",
+        MINOR,
+        INPUT_QUALITY,
+        "an entry was sent whose number of messages the message log gives in a form that cannot be read: it counts as one",
+        None,
+    ),
+    AnomalyKind(
         "overlapping_incarnations",
         MAJOR,
         INPUT_QUALITY,

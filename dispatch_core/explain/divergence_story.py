@@ -178,7 +178,7 @@ def _events(log: DispatcherLog, subject: _Subject, seq: int) -> Iterator[tuple[i
     for row in sorted(shown_rows)[-MAX_BEFORE:]:
         t_ms = log.messages["publish_time_ms"][row].as_py()
         if t_ms is not None:
-            size = log.messages["num_messages"][row].as_py()
+            size = max(log.messages["num_messages"][row].as_py(), 1)
             batch = f", {size} messages" if size != 1 else ""
             yield (
                 seq_at(t_ms * 1000),

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import to_batch
 from dispatch_core.recording import rows as rules
+from dispatch_core.recording.batch_sizes import UNREAD
 from dispatch_core.recording.files import Content, Limits
 from dispatch_core.recording.identity import HeaderRow, Headers
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
@@ -121,6 +122,11 @@ class RowJudge:
                 columns["num_messages"] = (
                     pc.fill_null(columns["num_messages"], 1) if "num_messages" in columns else ones
                 )
+            unread = [row for row, name in faults.unknown if name == "num_messages"]
+            if unread:
+                mask = np.zeros(count, np.bool_)
+                mask[unread] = True
+                columns["num_messages"] = pc.if_else(pa.array(mask), UNREAD, columns["num_messages"])
         else:
             _gap_defaults(columns, count)
             rules.judge_events(columns, count, faults)

@@ -52,7 +52,7 @@ MESSAGES: Final = pa.schema(
         pa.field("producer", pa.string()),
         pa.field("sequence_id", pa.int64()),
         pa.field("publish_time_ms", pa.int64()),
-        pa.field("num_messages", pa.int32(), nullable=False),
+        pa.field("num_messages", pa.int32(), nullable=False),  # 0 = cannot be read (``batch_sizes``)
         pa.field("size_bytes", pa.int64()),
         *_SOURCE,
         # Since format 1.1; behind all others, so that the tables of an older home get them by adding columns.

@@ -43,7 +43,7 @@ from dispatch_core.audit.unsent_entries import (
 from dispatch_core.audit.waits.ack_holes import ack_holes, filled_holes
 from dispatch_core.audit.waits.findings import End, but_for, never_delivered, stalls
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
-from dispatch_core.audit.waits.left_out import LEAVE_OUT, left_out, with_cause
+from dispatch_core.audit.waits.left_out import COMPACTED_READ, LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
@@ -163,7 +163,10 @@ class Replay:
         self._passed = PassedEntries()
         #: Only Key_Shared keeps order by key.
         self._mixed_keys = MixedKeys() if self._audit.window.subscription_type == "Key_Shared" else None
-        self._possible_moves = None if self._audit.moves_logged else PossibleMoves()
+        moves_logged, deletions_logged = self._audit.moves_logged, self._audit.deletions_logged
+        self._possible_moves = (
+            None if moves_logged and deletions_logged else PossibleMoves(only_deletions=moves_logged)
+        )
         #: The first line behind a move of the cursor of which the log may have no line; known after ``finish``.
         self.moved_before_seq: int | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
@@ -204,6 +207,8 @@ class Replay:
         self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+        if self._skipped is not None:
+            self._skipped.compacted = COMPACTED_READ in self._in_force.named()
         if self._mixed_keys is not None:
             self._mixed_keys.add(messages, audit.deliveries)
         self._passed.look(self._audit.window, self._audit.scan)
@@ -283,7 +288,8 @@ class Replay:
         if self._first_line is not None and self._skipped is not None:
             skipped += self._skipped.waits(*self._first_line, end.as_of_us, self._leaves_out)
         every = list(skipped)
-        skipped, found = self._without_left_out(skipped, end)
+        # Of these it is known until when a behaviour would have had to be in force.
+        skipped, found = _without_left_out(skipped, end)
         # Of a deleted subscription nothing will ever be sent; what was passed over need not have been for that.
         end_of_skipped = replace(end, closed=end.closed or end.deleted)
         found += stalls(skipped, names, limits, end)
@@ -291,7 +297,7 @@ class Replay:
         if judged:
             others = but_for(waits, found)
             every += others
-            others, left = self._without_left_out(others, end)
+            others, left = _without_left_out(with_cause(others, self._leaves_out, limits, end), end)
             found += left
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
         self._unfinished = self._not_finished(every, found)
@@ -316,13 +322,6 @@ class Replay:
         }
 
     # -----------------------------------------------------------------------------------------------------------------
-
-    def _without_left_out(
-        self, waits: Sequence[SampledWait], end: End
-    ) -> tuple[list[SampledWait], list[StallFinding]]:
-        """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
-        named = with_cause(waits, self._leaves_out, self._limits, end)
-        return [wait for wait in named if wait.left_out_by is None], left_out(named, end)
 
     def _note_sent(self) -> None:
         """Report the deliveries of this batch to the limits in force."""
@@ -430,6 +429,12 @@ class Replay:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
 
 
+def _without_left_out(waits: Sequence[SampledWait], end: End) -> tuple[list[SampledWait], list[StallFinding]]:
+    """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
+    return [wait for wait in waits if wait.left_out_by is None], left_out(waits, end)
+
+
 def _not_replayed_from(in_force: BehaviourInForce) -> int:
     """Return from when on a behaviour is in force that the rules do not replay, microseconds; far away if none is."""
-    return min((time.from_us for time in in_force.times if time.what in _NOT_REPLAYED), default=1 << 62)
+    times = in_force.at_the_earliest().times
+    return min((time.from_us for time in times if time.what in _NOT_REPLAYED), default=1 << 62)

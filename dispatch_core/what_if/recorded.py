@@ -26,6 +26,7 @@ from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.broker import hashing
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.errors import DispatchAuditError, ProfileError
+from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
@@ -170,7 +171,7 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         stored_us=stored_after(published, acks),
         published_us=published,
         h31={way: hashing.entry_h31(log.messages, fallback=way) for way in (False, True)},
-        num_messages=_ints(log.messages["num_messages"]),
+        num_messages=batch_sizes(log.messages),
         size_bytes=_ints(pc.fill_null(log.messages["size_bytes"], 0)),
         begin=0,
         settled=np.zeros(0, np.int64),

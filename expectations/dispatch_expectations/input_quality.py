@@ -33,7 +33,7 @@ PROMISE: Final = Promise(
             UNKNOWN,
             "findings of kinds that this version does not know: {value}",
         ),
-        *log_checks(UNKNOWN, "log_gap", "repeated_lines", "clock_step"),
+        *log_checks(UNKNOWN, "log_gap", "repeated_lines", "clock_step", "unknown_batch_size"),
         *log_checks(FAIL, "unknown_consumer", "unknown_position", "overlapping_incarnations"),
     ),
 )

@@ -101,6 +101,7 @@ _LOG_SENTENCES: Final = {
     "unknown_consumer": "events of consumers that the log does not show as connected: {value}",
     "unknown_position": "events about entries that the message log does not contain: {value}",
     "unknown_key": "deliveries of entries whose key cannot be read: {value}",
+    "unknown_batch_size": "deliveries of entries whose number of messages cannot be read: {value}",
     "overlapping_incarnations": "overlaps of two brokers' logs of one subscription: {value}",
     "repeated_lines": "segments with lines that the log has already: {value}",
     "clock_step": "times that the log's clock went back: {value}",

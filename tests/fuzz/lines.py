@@ -211,7 +211,8 @@ def values_without(line: dict[str, Any], name: str) -> dict[str, Any]:
     ledger, _, entry = line["position"].partition(":")
     usual = {"topic": line["topic"], "ledger_id": int(ledger), "entry_id": int(entry), "num_messages": 1}
     values = usual | {field: line.get(field) for field in OPTIONAL if line.get(field) is not None}
-    values = dict.fromkeys(OPTIONAL) | values | {name: usual.get(name)}
+    unread = usual | {"num_messages": 0}
+    values = dict.fromkeys(OPTIONAL) | values | {name: unread.get(name)}
     if name == "key_b64":
         values["key"] = None
     if name == "ordering_key_b64":

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.audit.assumptions import UNLOGGED
 from dispatch_core.audit.catalogue import (
     DOCUMENTED,
     HANDOVER,
@@ -62,6 +63,7 @@ CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
 #: The log's clock may have jumped forward.
 CLOCK_JUMPED: Final = "clock_jumped"
 _SEEK: Final = "a seek or a reset of the cursor may explain it"
+_DELETION: Final = "the subscription may have been deleted and made again"
 DOUBTS: Final = {
     BEFORE_CHECKPOINT: "; but what happened before the checkpoint is unknown, and may explain it",
     LOG_GAP: "; but lines of the log are missing",
@@ -190,6 +192,8 @@ class Findings:
         gaps: gaps of the log up to these operations.
         applied: what the log shows of when acks took effect; ``None`` = nothing.
         earlier_lost: lines of earlier loads of the topic are missing.
+        transactions_from_seq: from this line on acknowledgements may be part of transactions; ``None`` = none may.
+        perhaps_deleted: the subscription may have been deleted unseen; else the cursor may have been moved.
         requests_traced: lines of redelivery requests stand where the requests took effect, as in a trace that shows removals
             of pending acks.
     """
@@ -205,6 +209,8 @@ class Findings:
         applied: AppliedAcks | None,
         *,
         earlier_lost: bool = False,
+        transactions_from_seq: int | None = None,
+        perhaps_deleted: bool = False,
         requests_traced: bool = False,
     ) -> None:
         self._window = window
@@ -216,6 +222,8 @@ class Findings:
         self._gaps = gaps
         self._applied = applied
         self._earlier_lost = earlier_lost
+        self._transactions_from_seq = transactions_from_seq
+        self._may_explain = _DELETION if perhaps_deleted else _SEEK
         self._requests_traced = requests_traced
         self._sent: dict[int, Sent] = {}
         self._lines: dict[int, Line] = {}
@@ -262,10 +270,10 @@ class Findings:
         ]
 
     def _after_a_move(self, delivery: int, other: int, op: int, handover: int) -> Finding:
-        return perhaps_by_a_move(self._after_ack(delivery, other, op, handover), _SEEK)
+        return perhaps_by_a_move(self._after_ack(delivery, other, op, handover), self._may_explain)
 
     def _order_after_a_move(self, delivery: int, other: int, op: int, handover: int) -> Finding:
-        return perhaps_by_a_move(self._order(delivery, other, op, handover), _SEEK)
+        return perhaps_by_a_move(self._order(delivery, other, op, handover), self._may_explain)
 
     # one method per kind -------------------------------------------------------------------------------------------
 
@@ -402,6 +410,11 @@ class Findings:
         elif handover in _EXPLAINED_BY:
             reason = MAYBE_HANDOVER
             text += "; the active consumer had changed before that ack, and the entry may have been read for the new one"
+        elif self._transactions_from_seq is not None and by is None:
+            line = self._lines[sent.op]
+            if line.seq >= self._transactions_from_seq:
+                reason = UNLOGGED
+                text += "; entries of transactions were sent before, and the ack may have been part of one that was aborted"
         return self._finding(
             "duplicate_after_ack",
             delivery,

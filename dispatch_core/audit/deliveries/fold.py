@@ -15,7 +15,7 @@ names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
-from dispatch_core.audit.assumptions import CURSOR_MOVED
+from dispatch_core.audit.assumptions import CURSOR_MOVED, SUBSCRIPTION_DELETED, TRANSACTIONS_LOGGED
 from dispatch_core.audit.deliveries import log_checks, missing_lines
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
@@ -39,7 +39,7 @@ from dispatch_core.audit.deliveries.log_checks import Connected
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.deliveries.lost_state import gives_state
 from dispatch_core.audit.deliveries.missing_lines import Gaps, LastLine
-from dispatch_core.audit.deliveries.operations import Operations
+from dispatch_core.audit.deliveries.operations import SENT, Operations
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
@@ -178,6 +178,8 @@ class AuditFold:
         self._past, self._past_known = 0, False
         self.clocks: ProducerClocks = ProducerClocks()
         self.silences = Silences()
+        # The first line that sent an entry of a transaction, if acknowledgements in transactions may be unseen.
+        self._transactions_from_seq: int | None = None
         self.stepped_back_us = 0
         if after is None:
             delays = DelayedDelivery.of(head)
@@ -194,6 +196,7 @@ class AuditFold:
         else:
             self.window, self.scan = after.window, after.scan
             self._begins_us = self.window.begins_us = after._begins_us
+            self._transactions_from_seq = None if after._transactions_from_seq is None else 0
             self._earlier_lost = after._earlier_lost or after.has_gaps or after._head.end_lost
             self._state_lost = after.loses_state
             self._past, self._past_known = after._past, after._past_known
@@ -213,7 +216,16 @@ class AuditFold:
     @property
     def moves_logged(self) -> bool:
         """True if the recorder writes every move of the cursor."""
-        return CURSOR_MOVED in (self._head.header.get("records") or ())
+        return CURSOR_MOVED in self._records
+
+    @property
+    def deletions_logged(self) -> bool:
+        """True if the recorder writes every deletion of the subscription."""
+        return SUBSCRIPTION_DELETED in self._records
+
+    @property
+    def _records(self) -> Collection[str]:
+        return self._head.header.get("records") or ()
 
     @property
     def room(self) -> int:
@@ -298,6 +310,7 @@ class AuditFold:
         about_log = self._about_log(events, repeated)
         scanned = self.scan.take(self.window, self.new_ops.start, self.operations)
         self.clocks.take(self.window, self.scan.deliveries, scanned)
+        self._note_transactions(self.operations)
         self._note_begin()
         self._note_past()
         audit = self._audit(events, scanned, about_log)
@@ -309,7 +322,10 @@ class AuditFold:
 
     def _new_scan(self, kind: str) -> Scan:
         return Scan(
-            single_active=self.window.single_active, ordered=kind != "Shared", moves_logged=self.moves_logged
+            single_active=self.window.single_active,
+            ordered=kind != "Shared",
+            moves_logged=self.moves_logged,
+            deletions_logged=self.deletions_logged,
         )
 
     def _trim(self, droppable: int | None) -> None:
@@ -350,6 +366,18 @@ class AuditFold:
             if self.window.checkpoint_state is None:
                 owed = for_subscription(self.window, self.scan, before)
                 self._past = int(np.argmax(owed)) if owed.any() else before
+
+    def _note_transactions(self, operations: Operations) -> None:
+        """Keep the first line that sent an entry of a transaction; 0 = one of an earlier load."""
+        shown = any(name in self._records for name in TRANSACTIONS_LOGGED)
+        if shown or self._transactions_from_seq is not None or not self.window.any_transactions:
+            return
+        of_one = self.window.transaction[operations.ordinals] >= 0
+        of_one &= np.repeat(operations.code == SENT, np.diff(operations.start))
+        if of_one.any():
+            op = int(np.searchsorted(operations.start, int(np.argmax(of_one)), side="right")) - 1
+            of_last = self.window.is_of_last_log(self.new_ops.start + op)
+            self._transactions_from_seq = int(operations.seq[op]) if of_last else 0
 
     def _check_lines(self, events: pa.Table) -> None:
         """Refuse lines that no window can judge; lines of one feed may share a ``seq``, lines of two feeds may not."""
@@ -461,6 +489,7 @@ class AuditFold:
         )
         found += log_checks.unknown_positions(self.window)
         found += log_checks.unknown_keys(self.window)
+        found += log_checks.unknown_batch_sizes(self.window)
         if self.begins:
             found += log_checks.overlapping(self._head, events, self._earlier)
             found += log_checks.repeated_lines(self._head)
@@ -481,6 +510,8 @@ class AuditFold:
             self._gaps,
             self._applied,
             earlier_lost=self._earlier_lost,
+            transactions_from_seq=self._transactions_from_seq,
+            perhaps_deleted=self.moves_logged and not self.deletions_logged,
             requests_traced=bool(self._removals_logged),
         )
         found = scanned.found

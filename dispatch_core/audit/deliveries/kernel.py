@@ -54,6 +54,7 @@ from dispatch_core.audit.deliveries.layout import (
     CHANGES,
     CONNECTED,
     CONSUMER,
+    DELETIONS_LOGGED,
     DELIVERIES,
     DISCONNECTED,
     END,
@@ -499,7 +500,8 @@ def take(
     sent_any = s[SENT_ANY] != 0
     last_reload = s[LAST_RELOAD]
     last_move, last_moved_to, last_empty = s[LAST_MOVE], s[LAST_MOVED_TO], s[LAST_EMPTY]
-    moves_logged, last_to = s[MOVES_LOGGED] != 0, s[LAST_TO]
+    moves_logged, deletions_logged = s[MOVES_LOGGED] != 0, s[DELETIONS_LOGGED] != 0
+    last_to = s[LAST_TO]
     for index in range(len(op_code)):
         op = first_op + index
         code, consumer = op_code[index], op_consumer[index]
@@ -683,9 +685,11 @@ def take(
             if connected[consumer]:
                 connected[consumer] = False
                 connected_count -= 1
-                # A seek or a reset disconnects everybody, of Failover and Exclusive only the active consumer.
+                # A seek or a reset disconnects everybody, of Failover and Exclusive only the active consumer. A subscription
+                # is deleted when nobody is left.
                 is_active = single_active and last_to == consumer
-                if (connected_count == 0 or is_active) and not moves_logged:
+                logged = moves_logged and (deletions_logged or connected_count > 0)
+                if (connected_count == 0 or is_active) and not logged:
                     last_empty = op
             how = DISCONNECTED if connected_count > 0 else ALL_LEFT
             while first_at[consumer] >= 0:

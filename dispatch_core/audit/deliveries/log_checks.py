@@ -287,6 +287,26 @@ def unknown_keys(window: LogWindow) -> list[LogFinding]:
     return found
 
 
+def unknown_batch_sizes(window: LogWindow) -> list[LogFinding]:
+    """Find deliveries of entries whose number of messages could not be read; one finding per line."""
+    found: list[LogFinding] = []
+    for op in np.unique(window.unsized_op).tolist():
+        ordinals = window.unsized_ordinal[window.unsized_op == op].tolist()
+        positions = tuple(window.position(at) for at in ordinals)
+        seq, t_us = int(window.op_seq[op]), int(window.op_t_us[op])
+        consumer = window.consumers[int(window.op_consumer[op])].number
+        text = (
+            f"the line sent at seq {seq} names {positions_listed(positions)}, whose num_messages the message log gives in a "
+            "form that cannot be read: each counts as one message, so permits of the consumer may be wrong"
+        )
+        found.append(
+            LogFinding(
+                "unknown_batch_size", "not_readable", (seq,), t_us, text, consumer, positions, uncertain=True
+            )
+        )
+    return found
+
+
 def _checkpointed(events: pa.Table) -> list[int]:
     """Numbers of the connections that a checkpoint line names as connected."""
     return [consumer.number for consumer in named_by(checkpoints(events))]

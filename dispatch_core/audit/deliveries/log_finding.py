@@ -11,8 +11,8 @@ class LogFinding:
 
     ``reason`` is, by kind: ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late``, ``earlier_load`` (log_gap);
     ``segment``, ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``
-    (unknown_position); ``not_readable`` (unknown_key); ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ``
-    (overlapping_incarnations; the latter is uncertain).
+    (unknown_position); ``not_readable`` (unknown_key, unknown_batch_size); ``backwards`` (clock_step); ``active_at_once``,
+    ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
     """
 
     kind: str

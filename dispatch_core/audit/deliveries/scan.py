@@ -37,13 +37,21 @@ class Scanned:
 class Scan:
     """Deliveries, entries, keys and connections as of the last operation taken."""
 
-    def __init__(self, *, single_active: bool, ordered: bool, moves_logged: bool = False) -> None:
-        """``moves_logged``: the recorder writes every move of the cursor."""
+    def __init__(
+        self,
+        *,
+        single_active: bool,
+        ordered: bool,
+        moves_logged: bool = False,
+        deletions_logged: bool = False,
+    ) -> None:
+        """``moves_logged``: the recorder writes every move of the cursor; ``deletions_logged``: every deletion."""
         self._single_active = single_active
         self._ordered = ordered
         self._scalars = np.zeros(at.SCALARS, dtype=np.int64)
         self._scalars[list(at.NONE_AT_FIRST)] = -1
         self._scalars[at.MOVES_LOGGED] = moves_logged
+        self._scalars[at.DELETIONS_LOGGED] = deletions_logged
         self._deliveries = Growing(np.int32, at.DELIVERY_COLUMNS)
         self._entries = Growing(np.int32, at.ENTRY_COLUMNS)
         self._keys = Growing(np.int32, at.KEY_COLUMNS)

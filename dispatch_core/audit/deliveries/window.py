@@ -43,6 +43,7 @@ from dispatch_core.audit.deliveries.operations import (
 )
 from dispatch_core.audit.deliveries.transactions import NO_TRANSACTION, TransactionIds
 from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.batch_sizes import batch_sizes, unread_sizes
 from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.unread_keys import unread_keys
 from dispatch_core.times import clock
@@ -51,12 +52,13 @@ SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
 _ENTRY_COLUMNS: Final = (
     *("_ledger", "_entry", "_key", "_hash", "_stored", "_num_messages", "_size", "_size_known"),
-    *("_published", "_published_known", "_key_unread", "_producer"),
+    *("_published", "_published_known", "_key_unread", "_size_unread", "_producer"),
     *("_due", "_transaction"),
 )
 #: Operations that change nothing about an acknowledged entry that is pending on nobody.
 _LATE: Final = (ACK, ACK_CUMULATIVE, REDELIVER)
 _NO_DELAYS: Final = DelayedDelivery()
+_NOTHING: Final = np.empty(0, np.int64)
 
 #: Sticky key hash of each row of a batch of the message log, given its keys and their ids.
 Hashing = Callable[[pa.Table, Keys, npt.NDArray[np.int32]], Ints]
@@ -87,6 +89,9 @@ class LogWindow:
         #: Deliveries of the last log whose entry has a key that could not be read, and the ordinal of that.
         self.unread_op: Ints = np.empty(0, dtype=np.int64)
         self.unread_ordinal: Ints = np.empty(0, dtype=np.int64)
+        #: Likewise, of the last lines that were added, with a number of messages that could not be read.
+        self.unsized_op: Ints = np.empty(0, dtype=np.int64)
+        self.unsized_ordinal: Ints = np.empty(0, dtype=np.int64)
         #: Time at which the subscription began, from an earlier incarnation (``subscription_start``); None = not known.
         self.begins_us: int | None = None
         #: By operation: what moved the cursor (``by`` of the line).
@@ -106,6 +111,7 @@ class LogWindow:
         self._stored = Growing(np.bool_)
         self._num_messages = Growing(np.int32)
         self._key_unread = Growing(np.bool_)
+        self._size_unread = Growing(np.bool_)
         self._size = Growing(np.int64)
         #: The first ack line with ``ack_sets``; None = none by now.
         self.ack_sets_from_seq: int | None = None
@@ -323,7 +329,8 @@ class LogWindow:
         count = len(self._key) - len(self._stored)
         self._hash.more(count)[...] = -1 if hashes is None else hashes[rows]
         self._stored.more(count)[...] = True
-        self._num_messages.append(ints(messages["num_messages"])[rows].astype(np.int32))
+        self._num_messages.append(batch_sizes(messages)[rows].astype(np.int32))
+        self._size_unread.append(unread_sizes(messages)[rows])
         self._key_unread.append(unread[rows])
         for name, values, known in (
             ("size_bytes", self._size, self._size_known),
@@ -363,6 +370,7 @@ class LogWindow:
             self._reload_due = False
         if checkpoint_state is not None:
             parts.append(self._add_checkpoint(checkpoint_state))
+        self._note_unsized(lines, ordinals)
         added, operations = self._add(lines, ordinals, self._connections.of(lines))
         return slice(first, added.stop), _joined([*parts, operations])
 
@@ -395,8 +403,19 @@ class LogWindow:
         unread = unread[lines.code[owner[unread]] == SENT]
         self.unread_op = owner[unread] + self.first_op_of_last_log
         self.unread_ordinal = ordinals[unread].astype(np.int64)
+        self._note_unsized(lines, ordinals)
         parts.append(self._add(lines, ordinals, self._connections.of(lines))[1])
         return slice(0, len(self._op_seq)), _joined(parts)
+
+    def _note_unsized(self, lines: Lines, ordinals: npt.NDArray[np.int32]) -> None:
+        """Note the deliveries among the next lines whose entry has a number of messages that could not be read."""
+        found = (
+            np.flatnonzero(self._size_unread.values[ordinals] & (ordinals >= 0)) if len(self) else _NOTHING
+        )
+        owner = np.repeat(np.arange(len(lines.lengths)), lines.lengths)
+        found = found[lines.code[owner[found]] == SENT]
+        self.unsized_op = owner[found] + len(self._op_seq)
+        self.unsized_ordinal = ordinals[found].astype(np.int64)
 
     # what is dropped -------------------------------------------------------------------------------------------------
 
@@ -488,6 +507,7 @@ class LogWindow:
             (self._stored, 0),
             (self._num_messages, 0),
             (self._key_unread, 0),
+            (self._size_unread, 0),
             (self._size, 0),
             (self._size_known, 0),
             (self._published, 0),

@@ -351,6 +351,7 @@ def _finding(
     severity = KINDS[kind].severity
     phantom = _is_phantom(longest)
     maybe_limited = 2 * sum(wait.maybe_limited for wait in waits) > len(waits)
+    maybe_limited = maybe_limited or (not phantom and _only_by_limits(kind, waits, limits))
     by_clock = not phantom and _only_by_clock(kind, waits, limits, end)
     lost = not phantom and _only_by_lost_rows(kind, waits, limits, end)
     if phantom:
@@ -405,6 +406,13 @@ def _by_which_clock(waits: Iterable[SampledWait], end: End) -> str:
 
 def _jumped_us(wait: SampledWait, end: End) -> int:
     return end.jumped_us(wait.from_t_us, _until_us(wait, end))
+
+
+def _only_by_limits(kind: str, waits: Sequence[SampledWait], limits: Limits) -> bool:
+    """Check whether waits are too long only by the time in which a limit may have held them."""
+    limit_us = 1000 * int(getattr(limits, f"{kind}_ms"))
+    too_long = [wait for wait in waits if wait.waited_us > limit_us]
+    return bool(too_long) and all(wait.waited_us - wait.maybe_limited_us <= limit_us for wait in too_long)
 
 
 def _only_by_lost_rows(kind: str, waits: Sequence[SampledWait], limits: Limits, end: End) -> bool:

@@ -92,22 +92,31 @@ class HeldByLimits:
     def at(self, dispatcher: Dispatcher, before_us: int, t_us: int) -> tuple[int, bool]:
         """Return the code of the limit (``REASONS``) that held entries from one sample to the next; ``OPEN`` = none did.
 
-        The second value is true where a limit may have held them, and the log cannot tell.
+        The second value is true where a limit may have held them, and the log cannot tell: also within the second before
+        its line (``behaviour_in_force.POLLED_US``).
         """
         maybe = False
         for time in self._times:
             # In force for the larger part of the time between the samples.
             inside_us = min(t_us, time.until_us) - max(before_us, time.from_us)
             if 2 * inside_us < t_us - before_us or inside_us < 0:
+                # Its line may be late.
+                early = time.perhaps_from_us < t_us and before_us < time.from_us
+                maybe = maybe or (early and self._may_hold(dispatcher, time))
                 continue
             if time.what == "dispatch_rate" and time.value:
                 if not self._uses_up(t_us):
                     maybe = True
                     continue
-            elif time.what in _UNACKED and time.value and not self._reached(dispatcher.state, time.value):
+            elif not self._may_hold(dispatcher, time):
                 continue
             return _CODE[time.what], False
         return OPEN, maybe
+
+    def _may_hold(self, dispatcher: Dispatcher, time: InForce) -> bool:
+        """Check that a limit of unacknowledged messages is reached; of the others this is not known."""
+        limited = time.what in _UNACKED and time.value
+        return not limited or self._reached(dispatcher.state, int(time.value or 0))
 
     def _rate_at(self, t_us: int) -> InForce | None:
         return next((rate for rate in self._rates if rate.from_us <= t_us < rate.until_us), None)

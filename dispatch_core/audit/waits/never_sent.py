@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.arrays.columns import Mask
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
 from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
@@ -31,9 +32,17 @@ from dispatch_core.audit.deliveries.subscription_start import (
 )
 from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.compaction import not_by_compaction
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, left_out_by
 from dispatch_core.audit.waits.passed_entries import passed_unsent
-from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, CURSOR_PASSED, MOST_POSITIONS, Key, SampledWait
+from dispatch_core.audit.waits.tracker import (
+    CLOCKS_DIFFER,
+    CURSOR_PASSED,
+    LIMIT_LATE,
+    MOST_POSITIONS,
+    Key,
+    SampledWait,
+)
 
 _NEVER_US: Final = np.iinfo(np.int64).max
 #: Entries before the first one that was sent of which each is remembered; there may be millions.
@@ -42,8 +51,8 @@ _MOST_EARLY: Final = 1_000
 #: A key (``None`` = without one), and the reason why its entries may have been left out legally.
 _Group = tuple[Key | None, str | None]
 _NO_TIMES: Final = np.empty(0, np.int64)
-#: Clocks of producers and the broker may differ by so much without any entry showing it.
-_CLOCKS_US: Final = 50_000
+#: Compaction reads the topic twice and writes a ledger: an entry that was stored so shortly before is not in it yet.
+_COMPACTION_US: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,7 @@ class _Entry:
     transaction: int  # -1 = none
     passed_us: int  # a later entry was sent then
     replaced: bool  # a later entry of its key had been stored by then, and was sent
+    lost: bool  # no compacted read left it out
     published_us: int
 
 
@@ -62,10 +72,12 @@ class SkippedEntries:
     """Collect the skipped entries of a log: call ``look`` after each batch, then ``waits``.
 
     ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
-    entries, so only entries that were acknowledged without having been sent are collected.
+    entries, so only entries that were acknowledged without having been sent are collected. ``compacted``: set it where the
+    compacted topic was read.
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
+        self.compacted = False
         self._certain = certain
         self._by_rules = by_rules
         self._first: int | None = None  # ordinal of the first entry that was for the subscription
@@ -124,11 +136,12 @@ class SkippedEntries:
         if not self._by_rules:
             never &= ~behind
         passed_us = _first_sent_behind(window, scan) if never.any() else _NO_TIMES
+        lost = self._not_by_compaction(window, scan)
         for ordinal in (low + np.flatnonzero(never)).tolist():
             position = window.position(ordinal)
             if position in self._known:
                 continue
-            key, entry = _described(window, ordinal, sent, int(passed_us[ordinal]))
+            key, entry = _described(window, ordinal, sent, int(passed_us[ordinal]), lost=bool(lost[ordinal]))
             group = key, CURSOR_PASSED if passed[ordinal] else None
             if acknowledged[ordinal]:
                 self._known.add(position)
@@ -136,6 +149,21 @@ class SkippedEntries:
                 self._settled.setdefault(group, []).append(entry)
             else:
                 self._open.setdefault(group, []).append(entry)
+
+    def _not_by_compaction(self, window: LogWindow, scan: Scan) -> Mask:
+        """Mask the entries that no compacted read left out; those that are settled already are described anew."""
+        if not self.compacted:
+            return np.zeros(len(window), np.bool_)
+        lost = not_by_compaction(window, scan)
+        sent = np.flatnonzero(scan.times_sent)
+        passed_us = _first_sent_behind(window, scan) if self._acknowledged else _NO_TIMES
+        for entries in self._settled.values():
+            for at, entry in enumerate(entries):
+                ordinal = self._acknowledged.get(entry.position)
+                if ordinal is not None:
+                    passed = int(passed_us[ordinal])
+                    entries[at] = _described(window, ordinal, sent, passed, lost=bool(lost[ordinal]))[1]
+        return lost
 
     def _note_early(self, window: LogWindow, scan: Scan, before: int) -> None:
         """Remember entries before the first one that was sent, of which only clocks say whose they were."""
@@ -214,11 +242,18 @@ class SkippedEntries:
         for key, entry, _ahead in self._early.values():
             groups.setdefault((key, CLOCKS_DIFFER), []).append(entry)
         waits = []
+        earliest = in_force.at_the_earliest()
         for (of_key, doubt), entries in groups.items():
             parts: dict[tuple[str | None, str | None], list[_Entry]] = {}
             for entry in self._owed(entries, as_of_us):
-                what = left_out_by(in_force, entry.stored_us, min(entry.passed_us, as_of_us))
-                if what == COMPACTED_READ and not entry.replaced:
+                passed_us = min(entry.passed_us, as_of_us)
+                what = left_out_by(in_force, entry.stored_us, passed_us)
+                early = None if what is not None else left_out_by(earliest, entry.stored_us, passed_us)
+                if early is not None:
+                    parts.setdefault((doubt or LIMIT_LATE, None), []).append(entry)
+                elif what == COMPACTED_READ and entry.lost:
+                    parts.setdefault((doubt, None), []).append(entry)
+                elif what == COMPACTED_READ and not entry.replaced:
                     parts.setdefault((doubt or COMPACTED_READ, None), []).append(entry)
                 else:
                     parts.setdefault((doubt, what), []).append(entry)
@@ -294,11 +329,17 @@ def _first_sent_behind(window: LogWindow, scan: Scan) -> npt.NDArray[np.int64]:
 
 
 def _described(
-    window: LogWindow, ordinal: int, sent: npt.NDArray[np.intp], passed_us: int = _NEVER_US
+    window: LogWindow,
+    ordinal: int,
+    sent: npt.NDArray[np.intp],
+    passed_us: int = _NEVER_US,
+    *,
+    lost: bool = False,
 ) -> tuple[Key | None, _Entry]:
     """Return the key of an entry, and the entry.
 
-    ``sent``: ordinals of the entries that were sent, ascending; ``passed_us``: when the first entry behind it was sent.
+    ``sent``: ordinals of the entries that were sent, ascending; ``passed_us``: when the first entry behind it was sent;
+    ``lost``: no compacted read left it out.
     """
     published, known = window.publish_time_ms
     key = int(window.entry_key[ordinal])
@@ -311,9 +352,10 @@ def _described(
         key < 0 or not bool((window.entry_key[later] == key).any()),
         int(window.transaction[ordinal]),
         passed_us,
-        bool((1000 * published[later][window.entry_key[later] == key] <= passed_us + _CLOCKS_US).any())
+        bool((1000 * published[later][window.entry_key[later] == key] <= passed_us - _COMPACTION_US).any())
         if key >= 0
         else False,
+        lost,
         published_us,
     )
     return (None if key < 0 else (window.keys.text(key), bool(window.keys.base64[key]))), entry

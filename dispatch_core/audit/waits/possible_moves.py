@@ -12,6 +12,9 @@ is uncertain:
 * An entry was sent and lost when all consumers were disconnected, and not sent again, nor was anything before it, while
   later entries were. A cumulative acknowledgement of a later entry may have settled it since.
 
+Likewise of a deletion of the subscription, unless the recorder lists ``subscription_deleted``: it is deleted while no
+consumer is connected, and may be made again at the end of the topic.
+
 Example: 3:4 to 3:90 wait for permits for a second and are never sent, 3:91 is. Somebody may have cleared the backlog. But if
 3:4 is sent 5 ms after its publishing, 3:5 never, and 3:6 again 5 ms after its publishing, then 3:5 is lost.
 """
@@ -50,10 +53,18 @@ _NEVER: Final = np.iinfo(np.int64).max
 Ints = npt.NDArray[np.int64]
 
 
-class PossibleMoves:
-    """Doubt findings of a log whose recorder does not write moves: call ``look`` after each batch, then ``doubted``."""
+_PASSED: Final = "a move of the cursor may have passed it"
+_DELETED: Final = "the subscription may have been deleted and made again"
 
-    def __init__(self) -> None:
+
+class PossibleMoves:
+    """Doubt findings of a log whose recorder does not write moves: call ``look`` after each batch, then ``doubted``.
+
+    ``only_deletions``: it writes moves, and no deletions of the subscription.
+    """
+
+    def __init__(self, *, only_deletions: bool = False) -> None:
+        self._only_deletions = only_deletions
         self._dropped = _NOT_SENT  # last delivery of entries that have left the window
         self._connected: set[int] = set()
         self._empty: list[_Moment] = []  # when the last consumer left
@@ -81,7 +92,7 @@ class PossibleMoves:
                     self._empty.append(_Moment(int(operations.t_us[at]), int(operations.seq[at])))
         if dropped and self._last is not None:
             self._dropped = max(self._dropped, self._last.up_to(dropped - 1))
-        self._last = passed = _Passed(window, scan, self._dropped)
+        self._last = passed = self._passed(window, scan)
         self._last_us = max(self._last_us, passed.last_us)
         sent = np.flatnonzero(scan.times_sent)
         left_out = (scan.times_sent == 0) & (scan.acknowledged_by >= 0) & window.stored
@@ -100,6 +111,9 @@ class PossibleMoves:
         self._none_behind -= entries.keys()
         self._none_behind |= {at for at, entry in entries.items() if entry.behind_us == _NEVER}
 
+    def _passed(self, window: LogWindow, scan: Scan) -> _Passed:
+        return _Passed(window, scan, self._dropped, self._empty if self._only_deletions else None)
+
     def doubted(
         self, found: Iterable[Finding], window: LogWindow, scan: Scan, waits: Sequence[SampledWait]
     ) -> tuple[list[Finding], int | None]:
@@ -114,7 +128,7 @@ class PossibleMoves:
             waits: of entries that still wait.
         """
         going_on = [wait for wait in waits if wait.until_seq is None]
-        passed = _Passed(window, scan, self._dropped)
+        passed = self._passed(window, scan)
         first_lines: dict[str, int | None] = {}
         for wait in going_on:
             first_lines |= passed.waiting(wait, self._empty)
@@ -147,16 +161,19 @@ class PossibleMoves:
             return finding
         if not may:
             return finding
-        return perhaps_by_a_move(finding, "a move of the cursor may have passed it")
+        return perhaps_by_a_move(finding, _DELETED if self._only_deletions else _PASSED)
 
     def _line_behind_move(self, entry: _Entry, lag_us: int, window: LogWindow) -> int | None:
         """Return the first line behind a move that may have passed an acknowledged entry; ``None`` = no move."""
         left = entry.left
+        if left is None and self._only_deletions:
+            return entry.line_behind_deletion(self._empty)
         if left is None:
             return entry.line_behind_move(lag_us)
         if self._last_us > entry.looked_us:  # it was sent since, and so lies behind the entry
             entry = replace(entry, behind_last_us=max(entry.behind_last_us, self._last_us))
-        return entry.line_behind_reset([left] if window.single_active else self._empty)
+        by_seek = window.single_active and not self._only_deletions
+        return entry.line_behind_reset([left] if by_seek else self._empty)
 
 
 def _lost_and_acknowledged(scan: Scan) -> npt.NDArray[np.bool_]:
@@ -212,6 +229,13 @@ class _Entry:
         waited_us = self.behind_us - max(self.before.t_us, stored_us, self.due_us)
         return self.before.seq + 1 if waited_us > ROOM_US else None
 
+    def line_behind_deletion(self, moments: Sequence[_Moment]) -> int | None:
+        """Return the first line behind a deletion, at one of some moments, of the subscription that was to be sent the entry;
+        ``None`` = none.
+        """
+        may = any(self.before.t_us <= moment.t_us < self.behind_us for moment in moments)
+        return self.before.seq + 1 if may else None
+
     def line_behind_reset(self, moments: Sequence[_Moment]) -> int | None:
         """Return the first line behind a seek or a reset, at one of some moments, that may have passed the entry while it
         was pending; ``None`` = none.
@@ -230,9 +254,19 @@ class _Entry:
 class _Passed:
     """The times at which the entries of the window were sent."""
 
-    def __init__(self, window: LogWindow, scan: Scan, dropped: _Moment) -> None:
-        """``dropped``: the last delivery of entries that are not in the window any more."""
-        self._window, self._scan, self._dropped = window, scan, dropped
+    def __init__(
+        self, window: LogWindow, scan: Scan, dropped: _Moment, deleted: Sequence[_Moment] | None = None
+    ) -> None:
+        """Take the times of a window.
+
+        Args:
+            window: the window.
+            scan: its deliveries.
+            dropped: the last delivery of entries that are not in the window any more.
+            deleted: the moments at which the subscription may have been deleted; ``None`` = the cursor may have been moved
+                at any time.
+        """
+        self._window, self._scan, self._dropped, self._deleted = window, scan, dropped, deleted
         self._lag_us = max(scan.least_lag_us or 0, 0)
         self._ordinal: dict[str, int] | None = None
         count = len(window)
@@ -318,6 +352,8 @@ class _Passed:
         if ordinal is None:
             return None
         entry = self.around(ordinal, self.last_us)
+        if self._deleted is not None:
+            return entry.line_behind_deletion(self._deleted)
         if held_until_us is None or entry.before.t_us > held_until_us + _SAMPLED_US:
             return entry.line_behind_move(self._lag_us)
         return entry.before.seq + 1 if entry.behind_last_us > entry.before.t_us else None
@@ -347,8 +383,8 @@ class _Passed:
         if ordinal is None:
             return None
         entry = self.around(ordinal, self.last_us)
-        moments = [entry.left] if self._window.single_active and entry.left is not None else empty
-        return entry.line_behind_reset(moments)
+        by_seek = self._window.single_active and self._deleted is None
+        return entry.line_behind_reset([entry.left] if by_seek and entry.left is not None else empty)
 
     def _at(self, position: str) -> int | None:
         if self._ordinal is None:

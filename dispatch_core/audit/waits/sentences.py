@@ -10,7 +10,14 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, plural, positions_listed
 from dispatch_core.audit.sentences.names import ConsumerNames, shown
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES, Cause, why
-from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, COMPACTED_READ, CURSOR_PASSED, Key, SampledWait
+from dispatch_core.audit.waits.tracker import (
+    CLOCKS_DIFFER,
+    COMPACTED_READ,
+    CURSOR_PASSED,
+    LIMIT_LATE,
+    Key,
+    SampledWait,
+)
 from dispatch_core.times import clock
 
 #: What may explain entries that were never sent, by ``SampledWait.doubt``.
@@ -19,6 +26,7 @@ _DOUBTS: Final = {
     "subscription began",
     CURSOR_PASSED: "; but the cursor passed it while the log shows no dispatcher: it may have been skipped, or expired",
     COMPACTED_READ: "; but the compacted topic was read, and it may have been left out",
+    LIMIT_LATE: "; but less than a second later a policy that leaves entries out has its line, which may be late",
 }
 #: What may explain a stall: a producer's clock, if none of its entries was sent soon after its publish time; a clock step.
 BY_CLOCK: Final = (
@@ -26,7 +34,9 @@ BY_CLOCK: Final = (
     "publish time"
 )
 CLOCK_STEPPED: Final = "; but the log's clock went back elsewhere by as much, and may have gone forward here"
-MAYBE_LIMITED: Final = "; but a rate was in force, and what the log does not show may have used it up"
+MAYBE_LIMITED: Final = (
+    "; but a limit may have held it: a rate that was used up elsewhere, or one whose line came late"
+)
 
 
 class Words:

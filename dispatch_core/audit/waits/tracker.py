@@ -36,6 +36,8 @@ __all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tic
 CLOCKS_DIFFER: Final = "clocks_differ"
 #: The cursor passed its entries between two loads of the topic, and no line says why.
 CURSOR_PASSED: Final = "cursor_passed"
+#: A behaviour may have left out its entries that had its line less than a second later.
+LIMIT_LATE: Final = "limit_line_late"
 #: The compacted topic was read, which leaves out what a later entry of the key replaces; of this one none was sent.
 COMPACTED_READ: Final = "compacted_read"
 #: Number of waits below the limit that are listed one by one, per interval.
@@ -100,6 +102,8 @@ class SampledWait:
     limited: bool = False
     #: A limit in force may have held it for the larger part of the time in which no rule did; the log cannot tell.
     maybe_limited: bool = False
+    #: For so long a limit may have held it, microseconds.
+    maybe_limited_us: int = 0
     #: The behaviour in force that may have left out its entries (``left_out``).
     left_out_by: str | None = None
     #: Number of the producer and publish time of ``positions``, one by one; empty = not known.
@@ -475,6 +479,7 @@ class WaitTracker:
             keys=note.keys,
             published=note.published,
             maybe_limited=2 * row[at_.MAYBE_LIMITED_US] > row[at_.SHARES + OPEN],
+            maybe_limited_us=row[at_.MAYBE_LIMITED_US],
             limited=open_ and REASONS[row[at_.REASON]] in LIMIT_REASONS,
             entries=row[at_.ENTRIES],
             messages=row[at_.MESSAGES],

@@ -30,6 +30,7 @@ from dispatch_core.errors import ProfileError
 from dispatch_core.importers.topic_stats.connections import numbers_of
 from dispatch_core.importers.topic_stats.documents import ConsumerStats, Cursor, Snapshot, TopicStatsError
 from dispatch_core.importers.topic_stats.pending import ProvenByLog, pending_of
+from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.checkpoint import Position, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
@@ -236,7 +237,7 @@ def _pending(
     proven = [nothing for _ in numbers]
     if profile is not None:
         read = rows[rows < behind]
-        proven = pending_of(snapshot, profile, read, seen, hashes, messages["num_messages"].to_numpy())
+        proven = pending_of(snapshot, profile, read, seen, hashes, batch_sizes(messages))
     shown.take(lines[1])
     pending: dict[int, list[str]] = {}
     for number, its in zip(numbers, proven, strict=True):

@@ -13,13 +13,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import ints
 from dispatch_core.broker import cursor_moves
 from dispatch_core.broker.profiles import Profile, partition_index
 from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
 from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import cut_off, decisions_of
@@ -59,7 +59,7 @@ class ActiveChangeVerifier(CursorDriver):
             log.topic,
             partition_index(log.header),
             exclusive=exclusive,
-            num_messages=ints(log.messages["num_messages"]),
+            num_messages=batch_sizes(log.messages),
             hashes=sticky_hashes(log.messages, profile) if exclusive and facts.ranges_announced else None,
         )
         self._late_entries = LateEntries(log.messages)
@@ -109,7 +109,7 @@ class ActiveChangeVerifier(CursorDriver):
             self._change_cursor_ordinals(drop)
         self._late_entries.add(messages)
         hashes = sticky_hashes(messages, self.core.profile) if self.core.is_hashed else ()
-        self.core.extend(drop, ints(messages["num_messages"]), hashes)
+        self.core.extend(drop, batch_sizes(messages), hashes)
 
     def _settled(self) -> int:
         """See ``Driver``."""

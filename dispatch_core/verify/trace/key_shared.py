@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import ints
 from dispatch_core.broker import hashing
 from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.broker.multiple_consumers import Between, Read, Round
 from dispatch_core.broker.profiles import OrderingRule, Profile
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
+from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
@@ -57,9 +57,7 @@ class KeySharedVerifier(PendingAcksDriver):
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries, facts, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
         self.hashes = _hashes_of(log.messages, profile)
-        self.core = self.dispatcher(
-            profile, self.hashes, ints(log.messages["num_messages"]), facts.consumers_added
-        )
+        self.core = self.dispatcher(profile, self.hashes, batch_sizes(log.messages), facts.consumers_added)
         self.core.know_ledgers(entries.start_of_ledger)
         # (consumer, hash) that draining held back at the last line
         self.refused_now: list[tuple[int, int]] = []
@@ -80,7 +78,7 @@ class KeySharedVerifier(PendingAcksDriver):
             self._change_cursor_ordinals(drop)
         hashes = _hashes_of(messages, self.core.profile)
         self.hashes = np.concatenate([self.hashes[drop:], hashes])
-        self.core.extend(drop, hashes, ints(messages["num_messages"]))
+        self.core.extend(drop, hashes, batch_sizes(messages))
         self._late_entries.drop(drop)
         self._late_entries.add(messages)
         self._deliver_times.drop(drop)

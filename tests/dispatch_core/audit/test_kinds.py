@@ -388,7 +388,7 @@ def test_every_kind_of_the_contract_is_in_the_catalogue() -> None:
         "never_delivered", "skipped", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription", "imbalance",
         "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap",
         "repeated_lines", "clock_step", "unknown_consumer", "unknown_position", "unknown_key",
-        "overlapping_incarnations",
+        "unknown_batch_size", "overlapping_incarnations",
     ]  # fmt: skip
     assert {kind.promise for kind in KINDS.values()} == set(PROMISES)
     document = (Path(__file__).resolve().parents[3] / "docs" / "anomalies.md").read_text(encoding="utf-8")

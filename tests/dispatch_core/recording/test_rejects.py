@@ -126,9 +126,9 @@ ORDER = "b3JkZXI="
 @pytest.mark.parametrize(
     ("fields", "field", "reason", "read_as"),
     [
-        ({"num_messages": 0}, "num_messages", "0 is below 1", {"num_messages": 1}),
-        ({"num_messages": 1 << 31}, "num_messages", "2147483648 is above 2147483647", {"num_messages": 1}),
-        ({"num_messages": "2"}, "num_messages", 'expected an integer, found "2"', {"num_messages": 1}),
+        ({"num_messages": 0}, "num_messages", "0 is below 1", {"num_messages": 0}),
+        ({"num_messages": 1 << 31}, "num_messages", "2147483648 is above 2147483647", {"num_messages": 0}),
+        ({"num_messages": "2"}, "num_messages", 'expected an integer, found "2"', {"num_messages": 0}),
         ({"size_bytes": -1}, "size_bytes", "-1 is below 0", {"size_bytes": None}),
         ({"size_bytes": 1.5}, "size_bytes", "expected an integer, found 1.5", {"size_bytes": None}),
         ({"publish_time_ms": -1}, "publish_time_ms", "-1 is below 0", {"publish_time_ms": None}),

@@ -228,6 +228,107 @@ def test_a_filter_leaves_out_only_what_is_stored_while_it_is_in_force(judge: Any
     assert (verdict, proven["skipped"], proven["never_delivered"]) == ("FAIL", ["5:1"], ["5:4"])
 
 
+@pytest.mark.parametrize("what", ["unacked_namespace", "unacked_topic"])
+def test_a_limit_may_hold_for_a_second_before_its_line(judge: Any, what: str) -> None:
+    """It has ended after 2 s; what waits goes on so long that it is stuck with the second before the line, or without."""
+    messages = stored(*range(10, 18), 14_000, keys=8)
+    limits = [(900, limited(what, value=4)), (2_000, limited(what, active=False))]
+    going_on = [(at, flow(1, 1)) for at in range(200, 11_000, 200)]
+    for unacknowledged, until_ms, verdict in (
+        (3, 11_500, "UNKNOWN"),
+        (3, 12_500, "FAIL"),
+        (1, 11_500, "FAIL"),
+    ):
+        taken = range(unacknowledged)
+        begin = [*_BEGIN, (20, sent(1, *taken)), *limits, *going_on]
+        rest = served(*range(unacknowledged, 8), at=until_ms)
+        lines = [*begin, *rest, (13_000, ack(1, *taken)), *served(8, at=14_005)]
+        given, proven, doubted = judge(messages, lines)
+        assert (given, "stuck_key" in proven, "stuck_key" in doubted) == (
+            verdict,
+            verdict == "FAIL",
+            verdict == "UNKNOWN",
+        )
+
+
+@pytest.mark.parametrize("what", ["entry_filter", "replicated_subscription"])
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Shared"])
+def test_what_is_left_out_less_than_a_second_before_the_line_is_uncertain(
+    judge: Any, what: str, kind: str
+) -> None:
+    messages = stored(10, 11, 12, 13, keys=1)
+    for late_ms, verdict in ((15, "PASS"), (500, "UNKNOWN"), (1_500, "FAIL")):
+        begin = [*_BEGIN, (late_ms, limited(what))]
+        lines = [*begin, *served(0, 2, 3, at=20), _LATE]
+        given, proven, doubted = judge(messages, lines, subscription_type=kind)
+        loss = {"PASS": {"skipped": ["5:1"]}, "UNKNOWN": {}, "FAIL": {"never_delivered": ["5:1"]}}[verdict]
+        if kind == "Shared" and verdict == "FAIL":
+            assert (given, doubted) == ("UNKNOWN", {"never_delivered": ["5:1"]})  # Shared is not replayed
+            continue
+        assert (given, proven) == (verdict, loss)
+        assert doubted == ({"never_delivered": ["5:1"]} if verdict == "UNKNOWN" else {})
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
+def test_a_compacted_read_leaves_out_all_that_is_replaced_or_nothing(judge: Any, kind: str) -> None:
+    """Keys a b c b d a of 5:0 to 5:5 and e of 5:6: a horizon that replaces 5:0 lies behind 5:5, and replaces 5:1, too."""
+    messages = [
+        message(entry, key, publish_time_ms=T0_US // 1_000 + 10 + entry)
+        for entry, key in enumerate("abcbdae")
+    ]
+    begin = [(0, limited("compacted_read")), *_BEGIN]
+    for delivered, verdict, loss in (
+        ((2, 3, 4, 5, 6), "PASS", {"skipped": ["5:0", "5:1"]}),
+        ((0, 2, 3, 4, 5, 6), "PASS", {"skipped": ["5:1"]}),  # the horizon lies between
+        ((1, 2, 3, 4, 5, 6), "FAIL", {"never_delivered": ["5:0"]}),
+        ((0, 1, 2, 3, 5, 6), "UNKNOWN", {}),  # nothing replaces 5:4
+    ):
+        lines = [*begin, *served(*delivered, at=5_000), _LATE]
+        given, proven, doubted = judge(messages, lines, subscription_type=kind)
+        assert (given, proven) == (verdict, loss), delivered
+        assert doubted == ({"never_delivered": ["5:4"]} if verdict == "UNKNOWN" else {})
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
+def test_an_entry_that_was_just_stored_is_not_compacted_yet(judge: Any, kind: str) -> None:
+    """5:1 is passed over as 5:2 is sent. Its key comes again in 5:3, stored before that or just then."""
+    for stored_ms, verdict in ((4_000, "PASS"), (5_002, "UNKNOWN")):
+        times = (10, 11, min(stored_ms, 12), stored_ms)
+        messages = [
+            message(entry, key, publish_time_ms=T0_US // 1_000 + at)
+            for (entry, key), at in zip(enumerate("xaba"), times, strict=True)
+        ]
+        lines = [(0, limited("compacted_read")), *_BEGIN, *served(0, 2, 3, at=5_000), _LATE]
+        given, proven, _ = judge(messages, lines, subscription_type=kind)
+        assert (given, proven) == (verdict, {"skipped": ["5:1"]} if verdict == "PASS" else {})
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_batch_of_which_a_part_was_replaced_proves_no_loss(judge: Any, batch: bool) -> None:
+    messages = [
+        message(entry, key, publish_time_ms=T0_US // 1_000 + 10 + entry) for entry, key in enumerate("abba")
+    ]
+    messages[1]["num_messages"] = 2 if batch else 1
+    lines = [(0, limited("compacted_read")), *_BEGIN, *served(1, 2, 3, at=5_000), _LATE]
+    verdict, proven, _ = judge(messages, lines, subscription_type="Exclusive")
+    assert (verdict, set(proven)) == (("PASS", {"skipped"}) if batch else ("FAIL", {"never_delivered"}))
+
+
+def test_another_consumer_may_read_all_entries(judge: Any) -> None:
+    """The first consumer reads the compacted topic, the second one does not."""
+    messages = [
+        message(entry, key, publish_time_ms=T0_US // 1_000 + 10 + entry) for entry, key in enumerate("acbbad")
+    ]
+    begin = [(0, limited("compacted_read")), *_BEGIN, *served(1, at=5_000), (5_010, removed(1))]
+    for consumer, kinds in ((1, {"never_delivered"}), (2, {"skipped", "never_delivered"})):
+        again = [(5_020, added(2)), (5_021, flow(2, 100)), *served(2, 3, 4, 5, at=6_000, consumer=2)]
+        same = [*begin[:-1], *served(2, 3, 4, 5, at=6_000)]
+        lines = [*(same if consumer == 1 else [*begin, *again]), (60_000, flow(consumer, 1))]
+        _verdict, proven, _ = judge(messages, lines, subscription_type="Exclusive")
+        assert set(proven) <= kinds
+        assert ("never_delivered" in proven) == (consumer == 1)
+
+
 def test_what_an_open_transaction_holds_back_is_not_owed(judge: Any) -> None:
     messages = stored(10, 11, 12, 13, txn={1: "(1,7)"})
     for options in ((), ("--complete",)):
