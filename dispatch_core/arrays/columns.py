@@ -110,6 +110,14 @@ def has(table: pa.Table, name: str) -> bool:
     return bool(table.schema.get_field_index(name) >= 0)
 
 
+def rows_at(table: pa.Table, rows: npt.NDArray[np.intp]) -> pa.Table:
+    """Return some rows of a table, given in ascending order; without a copy where they stand together."""
+    count = len(rows)
+    if not count or int(rows[-1]) - int(rows[0]) == count - 1:
+        return table.slice(int(rows[0]) if count else 0, count)
+    return table.take(pa.array(rows))
+
+
 def replaced(table: pa.Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     """Give columns of a table other values of the same type.
 

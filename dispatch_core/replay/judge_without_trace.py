@@ -185,8 +185,11 @@ class WithoutTraceJudge(Judge):
             settled = self._settled_before(audit, taken, of_log)
             self._begun = True
         if of_log > first:
-            numbers = {at: consumer.number for at, consumer in enumerate(window.consumers)}
+            first_consumer = window.first_consumer_of_last_log
+            connected = window.consumers[first_consumer:]
+            numbers = {at: consumer.number for at, consumer in enumerate(connected, first_consumer)}
             self._pending_messages = _messages_sent(taken, slice(first, of_log), window.num_messages, numbers)
+        self._seen = max(self._seen, window.first_consumer_of_last_log)
         members = {
             at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
             for at, consumer in enumerate(window.consumers[self._seen :], self._seen)

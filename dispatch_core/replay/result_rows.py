@@ -42,8 +42,14 @@ def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[s
     parts = []
     rest = iter(found)
     while part := [{**shared, **row} for row in islice(rest, _AT_ONCE)]:
-        parts.append(pa.Table.from_pylist(part, schema=schema))
+        parts.append(_table(schema, part))
     return pa.concat_tables(parts) if parts else no_rows(schema)
+
+
+def _table(schema: pa.Schema, found: list[dict[str, Any]]) -> pa.Table:
+    """Make a table of rows. Converted as structs, in one call: a call for each column takes twice as long."""
+    structs = pa.array(found, pa.struct(list(schema)))
+    return pa.Table.from_arrays(structs.flatten(), schema=schema)
 
 
 def within(table: pa.Table, start_us: int) -> pa.Table:

@@ -86,6 +86,16 @@ class Scan:
         entries[individual, at.ACKED_BEFORE_RELOAD] = 2
         return np.flatnonzero(entries[:, at.ACKED_BEFORE_RELOAD] == 2)
 
+    def acks_stay(self, window: LogWindow, operations: Operations) -> bool:
+        """Check whether all entries that ``operations``, the last ones, acknowledge individually are so still.
+
+        They are not where the cursor moved backwards, or where a cumulative acknowledgement took their place.
+        """
+        entries = self._entries.values
+        acked = operations.ordinals[np.repeat(operations.code == ACK, np.diff(operations.start))]
+        by = entries[acked, at.ACK_OPERATION]
+        return bool(np.all((by >= 0) & (window.op_code[by] == ACK)))
+
     @property
     def last_delivery(self) -> Int32s:
         """Last delivery of each entry of the window, -1 = none."""
