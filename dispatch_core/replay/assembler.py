@@ -254,9 +254,11 @@ class Replay:
 
     @property
     def acks_stay(self) -> bool:
-        """True if all entries that the last batch acknowledged individually are so still (``Scan.acks_stay``)."""
-        operations = self._audit.operations
-        return operations is None or self._audit.scan.acks_stay(self._audit.window, operations)
+        """True if all entries that were acknowledged individually are so still, of a log that came in one batch."""
+        audit = self._audit
+        if audit.operations is None:
+            return True
+        return audit.scan.acks_stay(audit.window, audit.operations, audit.acked_before)
 
     def never_delivered(self) -> int:
         """Return how many entries were not sent by the lines that were fed, here and to ``after`` (``UnsentEntries``).

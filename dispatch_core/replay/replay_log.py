@@ -95,6 +95,8 @@ def replay(
     elif fold is not None:
         try:
             found = _of_parts(log, replace(asked, fold=fold, last=last), waits, ends)
+            if len(ends) > 1:
+                fold.end()  # the last part knows nothing of the lines before it
         except NotStreamableError:
             fold.end()
             waits, ends = [], []
