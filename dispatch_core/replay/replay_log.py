@@ -18,6 +18,7 @@ from dispatch_core.arrays.columns import encode
 from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
+from dispatch_core.audit.deliveries.lost_state import loses_lines
 from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.lost_lines import with_doubts
@@ -95,8 +96,8 @@ def replay(
     elif fold is not None:
         try:
             found = _of_parts(log, replace(asked, fold=fold, last=last), waits, ends)
-            if len(ends) > 1:
-                fold.end()  # the last part knows nothing of the lines before it
+            if len(ends) > 1 or loses_lines(log):
+                fold.end()  # the window does not hold all lines before the next load, or they are not all there
         except NotStreamableError:
             fold.end()
             waits, ends = [], []
@@ -116,7 +117,15 @@ def replay(
     moves = UnloggedMoves()
     for end in ends:
         moves.note(end.moved_before_seq)
-    return with_totals(log, found, interval_start, limits, never_delivered=never_delivered, moves=moves)
+    return with_totals(
+        log,
+        found,
+        interval_start,
+        limits,
+        never_delivered=never_delivered,
+        moves=moves,
+        pairs=ends[0].pairs if len(ends) == 1 else None,
+    )
 
 
 def _of_parts(
@@ -203,6 +212,7 @@ class _End:
     never_delivered: int
     moved_before_seq: int | None
     first_gap: int | None
+    pairs: Pairs | None
 
 
 def _in_one_batch(
@@ -269,4 +279,10 @@ def _of_one_batch(
     rest = replay.finish(reported_waits)
     both = ("anomalies", "divergences")
     found = batch | rest | {name: pa.concat_tables([batch[name], rest[name]]) for name in both}
-    return found, _End(replay.unfinished, replay.never_delivered(), replay.moved_before_seq, replay.first_gap)
+    return found, _End(
+        replay.unfinished,
+        replay.never_delivered(),
+        replay.moved_before_seq,
+        replay.first_gap,
+        replay.pairs,
+    )
