@@ -269,6 +269,8 @@ def unexplained(unsent: int, anomalies: pa.Table, incarnation: int) -> int:
 
     What an earlier incarnation left unsent, the next may have sent.
     """
+    if not anomalies.num_rows:
+        return unsent
     findings = anomalies.select(["incarnation", "unsent"])  # a filter copies all columns
     explained = findings.filter(pc.equal(findings["incarnation"], incarnation))["unsent"]
     return max(0, unsent - int(pc.sum(explained).as_py() or 0))

@@ -255,7 +255,8 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             audit.level == "E" and is_trace(log),
             active_times_of(log, audit.ownership) if kind == "Failover" and asked.rules else _NO_TIMES,
         )
-        earlier.add(log)
+        if not last:
+            earlier.add(log)
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:

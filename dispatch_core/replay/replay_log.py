@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import encode
+from dispatch_core.arrays.columns import encode, ints
 from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
@@ -79,9 +78,9 @@ def replay(
     deliveries and anomalies all the same.
     """
     end_us = micros(interval_end)
-    inside = pc.fill_null(pc.less(log.events["t_us"], end_us), False)
+    inside = ints(log.events["t_us"], end_us) < end_us
     # A filter copies all columns, so none is taken where no line is left out.
-    events = log.events if pc.all(inside).as_py() else log.events.filter(inside)
+    events = log.events if inside.all() else log.events.filter(pa.array(inside))
     log = replace(log, events=encode(events, "kind"))
     in_force = BehaviourInForce.of([log.events])
     before = EarlierLoads.of(earlier)
