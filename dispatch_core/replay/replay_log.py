@@ -19,6 +19,7 @@ from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.lost_state import loses_lines
 from dispatch_core.audit.deliveries.missing_lines import LastLine
+from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.lost_lines import with_doubts
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
