@@ -71,7 +71,7 @@ fuzz: setup ## Feed a million hostile files to every reader; half an hour and mo
 orders: setup ## Test that running intervals in every order, late and again gives the same tables; ten minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)
 
-extreme: setup ## Measure audits of legal logs of extreme forms against ordinary logs; ten minutes (ARGS='subs garbage')
+extreme: setup ## Measure audits of legal logs of extreme forms against ordinary logs; ten minutes (ARGS='subs=2000 garbage')
 	@$(WITH_ENV) exec python -m tests.extreme $(ARGS)
 
 bench: setup ## Measure replays against copying their bytes; hours (docs/performance.md)

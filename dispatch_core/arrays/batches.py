@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,12 @@ def no_rows(schema: pa.Schema) -> pa.Table:
         # With the schema, so that no other object gets its identity.
         found = _NO_ROWS[id(schema)] = schema, schema.empty_table()
     return found[1]
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Make a table of rows. They are converted as structs, in one call: a call for each column takes twice as long."""
+    structs = pa.array(rows, pa.struct(list(schema)))
+    return pa.Table.from_arrays(structs.flatten(), schema=schema)
 
 
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:

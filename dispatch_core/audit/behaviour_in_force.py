@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.columns import has
+from dispatch_core.arrays.line_kinds import rows_of_kind
 
 _EVER_US: Final = np.iinfo(np.int64).max
 #: A recorder looks at policies so often: a policy may be in force for so long before its line, microseconds.
@@ -95,9 +96,9 @@ NOTHING_IN_FORCE: Final = BehaviourInForce()
 
 def _limit_lines(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
     for events in tables:
-        if not events.num_rows or "what" not in events.column_names:
+        if not events.num_rows or not has(events, "what"):
             continue
-        rows = np.flatnonzero(marked(events["kind"], "limit"))
+        rows = rows_of_kind(events, "limit")
         if len(rows):
             columns = ["t_us", "what", "value", "limit_active"]
             yield from events.select(columns).take(pa.array(rows)).to_pylist()

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.batches import table_of
 from dispatch_core.arrays.columns import Ints, Mask, ints, valid
 from dispatch_core.tables import WAITS
 
@@ -127,7 +128,7 @@ class EntryWaits:
             "blocked_message_ms": int(pc.sum(blocked["message_ms"]).as_py() or 0),
             "needless_message_ms": int(pc.sum(blocked["needless_ms"]).as_py() or 0),
         }
-        return pa.Table.from_pylist([row], schema=WAITS)
+        return table_of([row], WAITS)
 
     def _at_ranks(self, ranks: list[int]) -> list[int]:
         """Return the values of ranks, counted from 0."""

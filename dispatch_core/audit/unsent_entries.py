@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import Ints, Mask, ints, marked
+from dispatch_core.arrays.columns import Ints, Mask, ints
+from dispatch_core.arrays.line_kinds import of_kinds
 from dispatch_core.arrays.positions import ascending, distinct, locate
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
@@ -258,7 +259,7 @@ def published_us(messages: pa.Table) -> Ints:
 
 def positions_sent(events: pa.Table) -> tuple[Ints, Ints]:
     """Return ledger and entry of every position that the ``sent`` lines of a log name."""
-    sent = events["positions"].filter(pa.array(marked(events["kind"], "sent")))
+    sent = events["positions"].filter(pa.array(of_kinds(events, "sent")))
     flat = pc.list_flatten(sent)
     return ints(pc.struct_field(flat, "ledger_id")), ints(pc.struct_field(flat, "entry_id"))
 
@@ -268,6 +269,8 @@ def unexplained(unsent: int, anomalies: pa.Table, incarnation: int) -> int:
 
     What an earlier incarnation left unsent, the next may have sent.
     """
+    if not anomalies.num_rows:
+        return unsent
     findings = anomalies.select(["incarnation", "unsent"])  # a filter copies all columns
     explained = findings.filter(pc.equal(findings["incarnation"], incarnation))["unsent"]
     return max(0, unsent - int(pc.sum(explained).as_py() or 0))

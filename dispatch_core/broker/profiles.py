@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final
 
 from dispatch_core.broker import hashing, settings
@@ -24,6 +25,8 @@ from dispatch_core.broker.versions import PREVIEW_PIP_282, Version, parse_versio
 from dispatch_core.errors import ProfileError
 
 _MAX_PARTITION: Final = 2**31 - 1
+#: Profiles kept.
+_KEPT: Final = 64
 
 
 class Dispatcher(Enum):
@@ -248,6 +251,28 @@ def resolve(
     ``config``: values in force under their ``broker.conf`` names; absent ones take the release's default.
     Raises ``ProfileError`` for a version or value no rule can be derived from.
     """
+    settings_text = None if config is None else json.dumps(config)
+    return _resolved(
+        broker_version,
+        settings_text,
+        subscription_type,
+        partition_index,
+        key_shared_mode,
+        allow_out_of_order,
+    )
+
+
+@lru_cache(maxsize=_KEPT)
+def _resolved(
+    broker_version: str,
+    settings_text: str | None,
+    subscription_type: str,
+    partition_index: int,
+    key_shared_mode: str,
+    allow_out_of_order: bool,
+) -> Profile:
+    """Return the profile of a subscription; the last ones are kept, as a run has many dispatchers of few profiles."""
+    config = None if settings_text is None else json.loads(settings_text)
     asked = parse_version(broker_version)
     broker_version = broker_version.strip()
     version, warnings = _known(broker_version, asked)

@@ -306,8 +306,9 @@ def extended(
 
 def _grown(values: npt.NDArray[np.generic], count: int, value: float) -> npt.NDArray[np.generic]:
     """Copy ``values`` and append ``value`` until there are ``count``."""
-    grown = np.full(count, value, dtype=values.dtype)
+    grown = np.empty(count, dtype=values.dtype)
     grown[: len(values)] = values
+    grown[len(values) :] = value
     return grown
 
 

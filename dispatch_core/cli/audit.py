@@ -52,6 +52,7 @@ from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
+from dispatch_core.replay.continued_fold import ContinuedFold
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of, audit_whole
 from dispatch_core.tables import ANOMALIES
 from dispatch_core.verify.trace.runner import is_trace
@@ -203,6 +204,7 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
     """Audit each incarnation; judge the promises over all of them, as the pipeline does for an interval."""
     earlier = EarlierLoads()
+    fold = ContinuedFold(logs[0].messages) if len(logs) > 1 and asked.rules else None
     recorded = False
     found = [_NO_ANOMALIES]
     seen: list[Seen] = []
@@ -212,6 +214,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         audit = audit_whole(
             log,
             earlier=earlier,
+            fold=fold,
             limits=asked.limits,
             closed=last and asked.as_of.complete,
             rules=asked.rules,
@@ -252,7 +255,8 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             audit.level == "E" and is_trace(log),
             active_times_of(log, audit.ownership) if kind == "Failover" and asked.rules else _NO_TIMES,
         )
-        earlier.add(log)
+        if not last:
+            earlier.add(log)
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:

@@ -16,7 +16,7 @@ from dispatch_core.broker import settings
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.recording.known_until import logs_until
-from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log import DispatcherLog, dispatchers_of
 from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.reader import (
     FileCounts,
@@ -210,7 +210,7 @@ class Recurring:
 
     def note(self, recording: Recording) -> None:
         """Add the dispatchers of a recording."""
-        for dispatcher in dict.fromkeys((log.cluster, log.topic, log.subscription) for log in recording.logs):
+        for dispatcher in dict.fromkeys(dispatchers_of(recording.logs)):
             self._recordings.setdefault(dispatcher, []).append(recording.name)
 
     def again(self, cluster: str, topic: str, subscription: str) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import has, marked
+from dispatch_core.arrays.columns import has, rows_at
+from dispatch_core.arrays.line_kinds import of_kinds, rows_of_kind
 from dispatch_core.times import LAST_US
 
 Position = tuple[int, int]
@@ -32,6 +34,8 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "unacked": (0, _INT32 - 1),
 }
 _TEXTS: Final = ("name", "address")
+#: Parsed lines kept.
+_KEPT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,12 @@ def fault_in(text: str) -> tuple[str | None, str] | None:
     return None
 
 
+@lru_cache(maxsize=_KEPT)
 def read(text: str) -> Checkpoint | None:
-    """Parse a checkpoint line; ``None`` if it has a fault (``fault_in`` gives the reason)."""
+    """Parse a checkpoint line; ``None`` if it has a fault (``fault_in`` gives the reason).
+
+    The last ones are kept: a replay reads the line that a log begins with a dozen times.
+    """
     try:
         return _checkpoint(text)
     except _FaultError:
@@ -122,7 +130,7 @@ def checkpoints(events: pa.Table) -> list[Checkpoint]:
     texts = events["checkpoint_json"]
     if texts.null_count == len(texts):
         return []
-    found = texts.filter(pa.array(marked(events["kind"], "checkpoint"))).to_pylist()
+    found = texts.filter(pa.array(of_kinds(events, "checkpoint"))).to_pylist()
     return [said for text in found if text and (said := read(text)) is not None]
 
 
@@ -136,11 +144,13 @@ def leading(events: pa.Table) -> Checkpoint | None:
 
 def joins(events: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
     """``consumer_added`` lines as dicts of ``columns``, then one dict for each connection that only checkpoints name."""
-    added = pa.array(np.flatnonzero(marked(events["kind"], "consumer_added")))
-    rows: list[dict[str, Any]] = events.select(list(columns)).take(added).to_pylist() if len(added) else []
+    added = rows_of_kind(events, "consumer_added")
+    rows: list[dict[str, Any]] = []
+    if len(added):
+        rows = rows_at(events.select(list(columns)), added).to_pylist()
     found = checkpoints(events)
     if found:
-        known = set(events["consumer"].take(added).to_pylist())
+        known = set(rows_at(events.select(["consumer"]), added)["consumer"].to_pylist())
         for consumer in named_by(found):
             if consumer.number not in known:
                 line = as_line(consumer)

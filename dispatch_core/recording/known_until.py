@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import ints, marked, valid
+from dispatch_core.arrays.columns import ints, valid
+from dispatch_core.arrays.line_kinds import of_kinds
 from dispatch_core.recording.checkpoint import read
 from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.log import DispatcherLog
@@ -47,7 +48,7 @@ def log_until(log: DispatcherLog, until_us: int) -> DispatcherLog:
 
 def connected_at_end(events: pa.Table) -> int:
     """Return how many consumers are connected behind the last line of a log, as far as it names them."""
-    wanted = pa.array(marked(events["kind"], *_MEMBERSHIP))
+    wanted = pa.array(of_kinds(events, *_MEMBERSHIP))
     lines = events.select(["kind", "consumer", "checkpoint_json"]).filter(wanted)
     connected: set[int] = set()
     for line in lines.to_pylist():

@@ -7,7 +7,7 @@ or broker restart the dispatcher's memory is gone and ``seq`` begins at 1 again,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, overload
@@ -132,6 +132,17 @@ class DispatcherLogs(Sequence[DispatcherLog]):
             sorted_places += loads
         self._places = sorted_places
 
+    @property
+    def dispatchers(self) -> list[tuple[str, str, str]]:
+        """Cluster, topic and subscription of each log."""
+        return [place.dispatcher for place in self._places]
+
+    def without_messages(self) -> Iterator[DispatcherLog]:
+        """Yield the logs of topics of which no entry was read."""
+        for at, place in enumerate(self._places):
+            if (place.cluster, place.topic) not in self._messages_of:
+                yield self._log(at)
+
     def _log(self, at: int) -> DispatcherLog:
         place = self._places[at]
         messages, repeated_messages = self._messages_of.get((place.cluster, place.topic), self._none)
@@ -243,6 +254,13 @@ def _sorted(table: pa.Table, names: Sequence[str]) -> pa.Table:
     return table.take(pa.array(order))
 
 
+def dispatchers_of(logs: Sequence[DispatcherLog]) -> list[tuple[str, str, str]]:
+    """Return cluster, topic and subscription of each log, and make none for that."""
+    if isinstance(logs, DispatcherLogs):
+        return logs.dispatchers
+    return [(log.cluster, log.topic, log.subscription) for log in logs]
+
+
 def mismatches(messages: pa.Table, logs: Iterable[DispatcherLog]) -> list[str]:
     """Warnings about topics whose events have no entry although entries of that topic exist in another cluster.
 
@@ -253,7 +271,7 @@ def mismatches(messages: pa.Table, logs: Iterable[DispatcherLog]) -> list[str]:
         logs: the dispatchers' logs made of them.
     """
     found: dict[tuple[str, str], str] = {}
-    for log in logs:
+    for log in logs.without_messages() if isinstance(logs, DispatcherLogs) else logs:
         topic = (log.cluster, log.topic)
         if topic in found or log.messages.num_rows or not log.events.num_rows:
             continue

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import has, marked
+from dispatch_core.arrays.columns import has, rows_at
+from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.broker import settings as settings_
 from dispatch_core.broker.profiles import Dispatcher, Profile, partition_index, resolve
 from dispatch_core.broker.versions import parse_version
@@ -184,4 +185,4 @@ def _dispatcher_starts(log: DispatcherLog) -> list[tuple[int, Policy]]:
 def _rows(log: DispatcherLog, kinds: tuple[str, ...], columns: Sequence[str]) -> pa.Table:
     """The lines of these kinds, in those of ``columns`` that the log has."""
     there = [name for name in columns if has(log.events, name)]
-    return log.events.select(there).filter(pa.array(marked(log.events["kind"], *kinds)))
+    return rows_at(log.events.select(there), rows_of_kind(log.events, *kinds))

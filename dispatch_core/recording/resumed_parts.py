@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.line_kinds import has_kind, of_kinds, rows_of_kind
 from dispatch_core.recording import checkpoint
 from dispatch_core.recording.log import DispatcherLog
 
@@ -41,8 +41,8 @@ def resumes_at(events: pa.Table, *, after_gap: bool = False, after_deletion: boo
 
 def is_deleted(events: pa.Table, *, before: bool = False) -> bool:
     """Check whether the subscription was deleted by the end of the lines, and not made again; ``before``: at their begin."""
-    deleted = np.flatnonzero(marked(events["kind"], _DELETED))
-    begun = np.flatnonzero(marked(events["kind"], *_BEGIN))
+    deleted = rows_of_kind(events, _DELETED)
+    begun = rows_of_kind(events, *_BEGIN)
     if not len(deleted):
         return before and not len(begun)
     return not len(begun) or bool(begun[-1] < deleted[-1])
@@ -50,20 +50,20 @@ def is_deleted(events: pa.Table, *, before: bool = False) -> bool:
 
 def made_again(events: pa.Table, *, after_deletion: bool) -> list[int]:
     """Rows that begin a subscription which is made again; ``after_deletion``: one was deleted before the first row."""
-    deleted = np.flatnonzero(marked(events["kind"], _DELETED))
+    deleted = rows_of_kind(events, _DELETED)
     if not len(deleted) and not after_deletion:
         return []
-    begun = np.flatnonzero(marked(events["kind"], *_BEGIN))
+    begun = rows_of_kind(events, *_BEGIN)
     since = np.append(-1, deleted) if after_deletion else deleted
     at = np.searchsorted(begun, since, side="right")
     return [int(row) for row in np.unique(begun[at[at < len(begun)]])]
 
 
 def _behind_gaps(events: pa.Table, *, after_gap: bool) -> list[int]:
-    if not marked(events["kind"], "checkpoint").any():
+    if not has_kind(events, "checkpoint"):
         return []
-    gap = np.append(after_gap, marked(events["kind"], "gap")[:-1])
-    rows = np.flatnonzero(marked(events["kind"], "checkpoint") & gap).tolist()
+    gap = np.append(after_gap, of_kinds(events, "gap")[:-1])
+    rows = np.flatnonzero(of_kinds(events, "checkpoint") & gap).tolist()
     texts = events["checkpoint_json"].take(pa.array(rows, pa.int64())).to_pylist()
     said = [None if text is None else checkpoint.read(text) for text in texts]
     return [

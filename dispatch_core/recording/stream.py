@@ -336,7 +336,7 @@ def log_batches(
             lowest, highest = _with_checkpoint(events)
         else:
             lowest, highest = named_extent(events)
-        highest = max(highest, _moved_to(events))
+        highest = max(highest, moved_to(events))
         if limit is not None and highest >= limit:
             limit = None
         begun, place = True, (log, part)
@@ -533,7 +533,7 @@ def _positions(table: pa.Table, after: Position) -> pa.Table:
     return kept(table, _from(table, (after[0], after[1] + 1)))
 
 
-def _moved_to(events: pa.Table) -> Position:
+def moved_to(events: pa.Table) -> Position:
     """The highest position that a move of the cursor names; a move to the end of the topic names none."""
     if not has(events, "moved_to") or events["moved_to"].null_count == events.num_rows:
         return -1, -1

@@ -19,9 +19,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dispatch_core import tables
+from dispatch_core.arrays.columns import ints
 from dispatch_core.audit.assumptions import not_of_type
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
@@ -60,6 +60,8 @@ from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.trace.facts import TraceFacts
 
 _NO_TIMES: Final = np.empty(0, np.int64)
+#: Stands for the time of a line that has none.
+_BEFORE_ALL_US: Final = np.iinfo(np.int64).min
 #: Behaviour whose effect on single decisions the rules do not replay.
 _NOT_REPLAYED: Final = frozenset((*LEAVE_OUT, "delayed_delivery"))
 
@@ -255,6 +257,14 @@ class Replay:
         """Lines that changed ownership by now, ascending."""
         return self._judge.ownership().changes
 
+    @property
+    def acks_stay(self) -> bool:
+        """True if all entries that were acknowledged individually are so still, of a log that came in one batch."""
+        audit = self._audit
+        if audit.operations is None:
+            return True
+        return audit.scan.acks_stay(audit.window, audit.operations, audit.acked_before)
+
     def never_delivered(self) -> int:
         """Return how many entries were not sent by the lines that were fed, here and to ``after`` (``UnsentEntries``).
 
@@ -368,11 +378,8 @@ class Replay:
 
     def _end(self) -> End:
         consumers = self._audit.window.consumers
-        last_sent_us = {
-            consumer.number: int(t_us)
-            for consumer, t_us in zip(consumers, self._last_sent_us, strict=False)
-            if t_us >= 0
-        }
+        sent_to = np.flatnonzero(self._last_sent_us >= 0).tolist()
+        last_sent_us = {consumers[at].number: int(self._last_sent_us[at]) for at in sent_to}
         return End(
             self._last_line[0],
             self._as_of_us(),
@@ -399,10 +406,8 @@ class Replay:
     def _count(self, events: pa.Table) -> None:
         if not events.num_rows:
             return
-        inside = pc.and_(
-            pc.greater_equal(events["t_us"], self._start_us), pc.less(events["t_us"], self._end_us)
-        )
-        self._counted["events"] += int(pc.sum(inside).as_py() or 0)
+        t_us = ints(events["t_us"], _BEFORE_ALL_US)
+        self._counted["events"] += int(np.count_nonzero((t_us >= self._start_us) & (t_us < self._end_us)))
         self._last_line = events["seq"][-1].as_py(), events["t_us"][-1].as_py()
         if self._first_line is None:
             self._first_line = events["seq"][0].as_py(), events["t_us"][0].as_py() or 0

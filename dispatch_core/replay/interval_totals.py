@@ -98,13 +98,15 @@ def with_totals(
     *,
     never_delivered: int,
     moves: UnloggedMoves | None = None,
+    pairs: Pairs | None = None,
 ) -> dict[str, pa.Table]:
     """Add ``balance``, ``waits`` and findings of uneven load to the other tables of a replay of a whole log.
 
-    Findings that behaviour may explain which is not ruled out (``Assumptions``), or ``moves``, become uncertain.
+    Findings that behaviour may explain which is not ruled out (``Assumptions``), or ``moves``, become uncertain. ``pairs``:
+    those of the deliveries, where they are known.
     """
     totals = IntervalTotals(log, interval_start, limits)
-    totals.add(found["deliveries"], changes_in(found["ownership"]))
+    totals.add(found["deliveries"], changes_in(found["ownership"]), pairs)
     summed = totals.finish(found["ownership"], found["blocked"], never_delivered)
     anomalies = Assumptions.of(log, limits.assume_absent).applied(found["anomalies"])
     anomalies = (UnloggedMoves() if moves is None else moves).applied(anomalies)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import ints
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import ACK, SENT, Lines, Operations
@@ -52,6 +53,7 @@ from dispatch_core.verify.without_trace.key_shared import (
 )
 
 _NOTHING: Final = np.empty(0, np.int64)
+_JUDGEMENTS: Final = pa.array(JUDGEMENTS)
 
 
 class WithoutTraceJudge(Judge):
@@ -96,13 +98,13 @@ class WithoutTraceJudge(Judge):
         if self._fold is None:
             return None
         judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines.ahead)))
-        inside = np.asarray(pc.greater_equal(deliveries["t_us"], self._start_us))
+        inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
         if self._fold.wait_tracker is not None:
             self._ended_waits += self._fold.wait_tracker.take()
         nobody = (judged.expected < 0) | (judged.judgement == NOT_JUDGED)
         return Judged(
-            pa.array(JUDGEMENTS).take(pa.array(judged.judgement)),
+            _JUDGEMENTS.take(pa.array(judged.judgement)),
             pa.array(judged.expected, mask=nobody),
             judged.findings,
         )
@@ -185,8 +187,11 @@ class WithoutTraceJudge(Judge):
             settled = self._settled_before(audit, taken, of_log)
             self._begun = True
         if of_log > first:
-            numbers = {at: consumer.number for at, consumer in enumerate(window.consumers)}
+            first_consumer = window.first_consumer_of_last_log
+            connected = window.consumers[first_consumer:]
+            numbers = {at: consumer.number for at, consumer in enumerate(connected, first_consumer)}
             self._pending_messages = _messages_sent(taken, slice(first, of_log), window.num_messages, numbers)
+        self._seen = max(self._seen, window.first_consumer_of_last_log)
         members = {
             at: self._members.get(consumer.number, Member(consumer.number, consumer.name or ""))
             for at, consumer in enumerate(window.consumers[self._seen :], self._seen)

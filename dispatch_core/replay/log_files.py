@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
-from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.line_kinds import of_kinds
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
@@ -455,7 +455,7 @@ def _parts(
         events=kept(rare, np.asarray(pc.invert(is_header))),
     )
     parts = parts_of(overrides.of(whole))
-    return [replace(part, events=kept(part.events, ~marked(part.events["kind"], "gap"))) for part in parts]
+    return [replace(part, events=kept(part.events, ~of_kinds(part.events, "gap"))) for part in parts]
 
 
 def _with_lost_ends(logs: list[_Log], lost: Iterable[Mapping[str, Any]]) -> list[_Log]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core import CORE_VERSION
-from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.batches import no_rows, table_of
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OPEN, OwnershipSpans
 from dispatch_core.broker.profiles import Profile
@@ -42,7 +42,7 @@ def rows(schema: pa.Schema, shared: Mapping[str, Any], found: Iterable[Mapping[s
     parts = []
     rest = iter(found)
     while part := [{**shared, **row} for row in islice(rest, _AT_ONCE)]:
-        parts.append(pa.Table.from_pylist(part, schema=schema))
+        parts.append(table_of(part, schema))
     return pa.concat_tables(parts) if parts else no_rows(schema)
 
 

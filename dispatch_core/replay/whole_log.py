@@ -25,6 +25,7 @@ from dispatch_core.recording.checkpoint import joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.resumed_parts import parts_of
+from dispatch_core.replay.continued_fold import ContinuedFold
 from dispatch_core.replay.interval_totals import with_totals
 from dispatch_core.replay.replay_log import line_before, replay
 from dispatch_core.times import from_micros
@@ -70,6 +71,7 @@ def audit_whole(
     log: DispatcherLog,
     *,
     earlier: Sequence[DispatcherLog] = (),
+    fold: ContinuedFold | None = None,
     limits: Limits = DEFAULT_LIMITS,
     as_of_us: int | None = None,
     closed: bool = True,
@@ -83,6 +85,7 @@ def audit_whole(
     Args:
         log: the incarnation to judge, of level E or a trace.
         earlier: the incarnations of the same dispatcher before it, oldest first.
+        fold: the fold of ``earlier``, see ``replay``; not with ``as_of_us``.
         limits: how long is too long.
         as_of_us: judge only what happened up to this time, as of then if the log goes on; ``None`` = all of it, as of the
             last line.
@@ -113,6 +116,7 @@ def audit_whole(
             interval_start=start,
             interval_end=end,
             earlier=earlier,
+            fold=fold,
             limits=limits,
             closed=closed,
             last=last,

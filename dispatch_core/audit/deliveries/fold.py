@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import Ints, encode, encoded, ints, marked
+from dispatch_core.arrays.columns import Ints, encode, encoded, ints
+from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.audit.assumptions import CURSOR_MOVED, SUBSCRIPTION_DELETED, TRANSACTIONS_LOGGED
 from dispatch_core.audit.deliveries import log_checks, missing_lines
 from dispatch_core.audit.deliveries.applied_acks import APPLIED_KINDS, AppliedAcks
@@ -161,7 +162,7 @@ class AuditFold:
         self._removals_logged = removals_logged
         self._applied: AppliedAcks | None = None
         self._added = connections_added(head.events)  # in any line, as far as known
-        self._checkpoints = bool(marked(head.events["kind"], "checkpoint").any())
+        self._checkpoints = has_kind(head.events, "checkpoint")
         self._connected = Connected(head.subscription)
         self._connected.meet(head.events)
         self._names: list[str] = []
@@ -259,13 +260,19 @@ class AuditFold:
         ``log_gap``: lines are missing, or the line that adds a consumer of some delivery. ``before_checkpoint``: the log
         begins with the checkpoint of a dispatcher at work.
         """
-        numbers = [consumer.number for consumer in self.window.consumers]
-        never_added = [at for at, number in enumerate(numbers) if number in self._connected.never_added]
-        if self.has_gaps or bool(np.isin(self.scan.deliveries[:, CONSUMER], never_added).any()):
+        if self.has_gaps or self._sent_to_never_added():
             return LOG_GAP
         checkpoint_state = self.window.checkpoint_state
         at_work = checkpoint_state is not None and not checkpoint_state.of_a_new_dispatcher
         return BEFORE_CHECKPOINT if at_work else None
+
+    def _sent_to_never_added(self) -> bool:
+        """Check whether something was sent to a connection that no line adds."""
+        never_added = self._connected.never_added
+        if not never_added:
+            return False
+        at = [index for index, c in enumerate(self.window.consumers) if c.number in never_added]
+        return bool(np.isin(self.scan.deliveries[:, CONSUMER], at).any())
 
     def jumped_us(self, from_us: int, until_us: int) -> int:
         """Return by how much the log's clock may have jumped forward, at once, between two moments, microseconds."""
@@ -400,7 +407,7 @@ class AuditFold:
             )
         self._deleted = is_deleted(events, before=self._deleted)
         named = self._head.header.get("subscription_type")
-        if named is None and not self.window.single_active and marked(events["kind"], *_ACTIVE).any():
+        if named is None and not self.window.single_active and has_kind(events, *_ACTIVE):
             raise NotStreamableError(
                 "the log's header names no subscription_type, and its lines speak of an active consumer"
             )
@@ -409,11 +416,11 @@ class AuditFold:
         """Note when acks took effect, in a log that shows it."""
         if self._applied is None:
             kinds = encoded(events["kind"])[1].to_pylist()
-            if set(APPLIED_KINDS).isdisjoint(kinds) or not marked(events["kind"], *APPLIED_KINDS).any():
+            if set(APPLIED_KINDS).isdisjoint(kinds) or not has_kind(events, *APPLIED_KINDS):
                 return
             logged = self._removals_logged
             if logged is None and self._whole:
-                logged = bool(marked(events["kind"], "pending_ack_removed").any())
+                logged = has_kind(events, "pending_ack_removed")
                 self._removals_logged = logged
             if logged is None:
                 raise NotStreamableError("the log is a trace: what it says about acks lies anywhere in it")
@@ -425,9 +432,9 @@ class AuditFold:
         if self._profile_settled:
             return
         log = self._head
-        if not marked(log.events["kind"], *_POLICIES).any():
+        if not has_kind(log.events, *_POLICIES):
             log = replace(log, events=events)
-            self._profile_settled = bool(marked(events["kind"], *_POLICIES).any())
+            self._profile_settled = has_kind(events, *_POLICIES)
             if self._fed and not self._profile_settled:
                 return
         else:
@@ -478,7 +485,7 @@ class AuditFold:
         self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
         self.silences.take(log_checks.times_us(events, before=self._last))
         self._added |= connections_added(events)
-        self._checkpoints = self._checkpoints or bool(marked(events["kind"], "checkpoint").any())
+        self._checkpoints = self._checkpoints or has_kind(events, "checkpoint")
         found += in_a_trace(
             self._connected.unknown(events),
             events,
@@ -497,13 +504,14 @@ class AuditFold:
 
     def _audit(self, events: pa.Table, scanned: Scanned, about_log: list[LogFinding]) -> Audit:
         window, state = self.window, self.scan.deliveries
-        names = display_names(window.consumers) if len(window.consumers) > len(self._names) else self._names
-        if self._named and names[: len(self._names)] != self._names:
-            raise NotStreamableError("a connection has the name of one that findings already name by it")
-        self._names = names
+        found = scanned.found
+        if window.first_op_of_last_log:
+            found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]
+        if self._named or about_log or len(found):
+            self._name_consumers()
         findings = Findings(
             window,
-            names,
+            self._names,
             self._profile,
             state,
             scanned,
@@ -514,12 +522,18 @@ class AuditFold:
             perhaps_deleted=self.moves_logged and not self.deletions_logged,
             requests_traced=bool(self._removals_logged),
         )
-        found = scanned.found
-        if window.first_op_of_last_log:
-            found = found[state[found[:, 0], 2] >= window.first_op_of_last_log]
         of_log = [findings.of_log(finding) for finding in about_log]
         self._named = self._named or len(found) > 0
         deliveries, pairs = self._rows.deliveries(window, state, scanned)
         return Audit(
             deliveries, self._rows.anomalies_in_parts(chain([of_log], findings.of_deliveries(found))), pairs
         )
+
+    def _name_consumers(self) -> None:
+        """Give each connection of the window a display name. Findings that were returned must not name it otherwise."""
+        if len(self.window.consumers) <= len(self._names):
+            return
+        names = display_names(self.window.consumers)
+        if self._named and names[: len(self._names)] != self._names:
+            raise NotStreamableError("a connection has the name of one that findings already name by it")
+        self._names = names

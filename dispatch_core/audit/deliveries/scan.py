@@ -94,6 +94,24 @@ class Scan:
         entries[individual, at.ACKED_BEFORE_RELOAD] = 2
         return np.flatnonzero(entries[:, at.ACKED_BEFORE_RELOAD] == 2)
 
+    def acks_stay(self, window: LogWindow, operations: Operations, before: npt.NDArray[np.int64]) -> bool:
+        """Check whether all entries that were acknowledged individually are so still.
+
+        They are not where the cursor moved backwards, where an acknowledgement was lost and the entry was sent again, and
+        where a cumulative acknowledgement took the place of the individual one.
+
+        Args:
+            window: of the log.
+            operations: those of the last log, all in one feed.
+            before: the entries that were acknowledged before it (``note_individual_acks``).
+        """
+        entries = self._entries.values
+        acked = operations.ordinals[np.repeat(operations.code == ACK, np.diff(operations.start))]
+        acked = np.concatenate([acked, before])
+        by = entries[acked, at.ACK_OPERATION]
+        individual = (by >= 0) & (window.op_code[by] == ACK)
+        return bool(np.all(individual | (entries[acked, at.ACKED_BEFORE_RELOAD] == 2)))
+
     @property
     def last_delivery(self) -> Int32s:
         """Last delivery of each entry of the window, -1 = none."""

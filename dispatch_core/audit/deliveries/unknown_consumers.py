@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import has, marked
+from dispatch_core.arrays.columns import has
+from dispatch_core.arrays.line_kinds import has_kind, of_kinds, rows_of_kind
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
@@ -59,9 +60,9 @@ def in_a_trace(
     findings = list(found)
     if not all(has(events, name) for name in _COLUMNS):
         return findings
-    if not marked(events["kind"], *_OF_CONNECTIONS[:-1]).any():
+    if not has_kind(events, *_OF_CONNECTIONS[:-1]):
         return findings
-    naming = events.filter(pa.array(marked(events["kind"], *_OF_CONNECTIONS, *_BEFORE_IT_IS_ADDED)))
+    naming = events.filter(pa.array(of_kinds(events, *_OF_CONNECTIONS, *_BEFORE_IT_IS_ADDED)))
     never_added = _never_added(naming, findings, None if checkpoints else added)
     if not never_added:
         return findings
@@ -86,7 +87,7 @@ def in_a_trace(
 
 def connections_added(events: pa.Table) -> set[int]:
     """Return the connections that the lines add."""
-    rows = np.flatnonzero(marked(events["kind"], "consumer_added"))
+    rows = rows_of_kind(events, "consumer_added")
     if not len(rows):
         return set()
     return set(events["consumer"].take(pa.array(rows)).drop_null().to_pylist())
@@ -97,7 +98,7 @@ def _never_added(naming: pa.Table, findings: list[LogFinding], added: Set[int] |
 
     ``added``: the others; ``None`` = not known.
     """
-    lines = naming.filter(pa.array(marked(naming["kind"], *_OF_CONNECTIONS[:-1])))
+    lines = naming.filter(pa.array(of_kinds(naming, *_OF_CONNECTIONS[:-1])))
     named = set(pc.unique(lines["consumer"]).to_pylist()) - {None}
     unknown = {
         finding.consumer

@@ -80,6 +80,8 @@ class LogWindow:
         self.keys = Keys(streaming=streaming)
         #: Operations before it are of earlier loads of the topic, or of the checkpoint: no line of the last log.
         self.first_op_of_last_log = 0
+        #: Consumers before it are of earlier loads, as far as these came in feeds of their own.
+        self.first_consumer_of_last_log = 0
         #: The checkpoint that the last log begins with, if it does; its operations begin with the one named below.
         self.checkpoint_state: CheckpointState | None = None
         self._first_op_of_checkpoint = 0
@@ -281,6 +283,7 @@ class LogWindow:
         """Begin the log of the next incarnation: its operations follow a ``RELOAD``, its connections are new."""
         self._flows = flows
         self._connections = Connections(self.consumers)
+        self.first_consumer_of_last_log = len(self.consumers)
         self.checkpoint_state = None
         self._reload_due = True
 

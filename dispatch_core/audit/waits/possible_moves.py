@@ -230,7 +230,7 @@ class _Entry:
         return self.before.seq + 1 if waited_us > ROOM_US else None
 
     def line_behind_deletion(self, moments: Sequence[_Moment]) -> int | None:
-        """Return the first line behind a deletion, at one of some moments, of the subscription that was to be sent the entry;
+        """Return the first line behind a deletion, at one of some moments, of the subscription that lacks the entry;
         ``None`` = none.
         """
         may = any(self.before.t_us <= moment.t_us < self.behind_us for moment in moments)

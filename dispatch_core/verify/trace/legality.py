@@ -21,7 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import encode, ints, marked, valid
+from dispatch_core.arrays.columns import encode, ints, valid
+from dispatch_core.arrays.line_kinds import of_kinds, rows_of_kind
 from dispatch_core.audit.deliveries import log_checks, missing_lines
 from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.sentences.lists import positions_listed
@@ -109,7 +110,7 @@ class IllegalLines:
         """Find connections that are added a second time, to the dispatcher or to its selector."""
         found = []
         for kind, seen in self._added.items():
-            added = np.flatnonzero(marked(batch.events["kind"], kind))
+            added = rows_of_kind(batch.events, kind)
             consumers = batch.events["consumer"].take(pa.array(added)).to_pylist()
             for row, consumer in zip(added.tolist(), consumers, strict=True):
                 if consumer in seen:
@@ -148,9 +149,7 @@ class IllegalLines:
         ]
 
     def _note_rounds(self, batch: _Batch) -> None:
-        begun, ended = (
-            np.flatnonzero(marked(batch.events["kind"], kind)) for kind in ("round_begin", "round_end")
-        )
+        begun, ended = (rows_of_kind(batch.events, kind) for kind in ("round_begin", "round_end"))
         self._rounds_end = self._rounds_end or bool(len(ended))
         if len(begun) and (not len(ended) or begun[-1] > ended[-1]):
             message = (
@@ -192,7 +191,7 @@ def _order(finding: Illegal) -> tuple[int, bool]:
 def _never_stored(batch: _Batch, entries: Entries) -> list[Illegal]:
     """Find sent, acknowledged or requested positions that the message log does not hold."""
     events = batch.events
-    wanted = np.flatnonzero(marked(events["kind"], *_NAMES_ENTRIES) & valid(events["positions"]))
+    wanted = np.flatnonzero(of_kinds(events, *_NAMES_ENTRIES) & valid(events["positions"]))
     if not len(wanted):
         return []
     lists = events["positions"].take(pa.array(wanted))

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dispatch_core.arrays.columns import ints, marked
+from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.unread_keys import with_readable_keys
@@ -108,4 +109,4 @@ def verify(
 
 def is_trace(log: DispatcherLog) -> bool:
     """Check whether a log is a dispatcher trace: it shows what was read."""
-    return bool(marked(log.events["kind"], "read_done").any())
+    return has_kind(log.events, "read_done")
