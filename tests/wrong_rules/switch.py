@@ -129,7 +129,9 @@ def _toggled(change: str) -> Iterator[None]:
     right, preview = profiles._contains, profiles._IN_PREVIEW
     profiles._contains = lambda version, name: right(version, name) != (name == change)
     profiles._IN_PREVIEW = preview ^ {change}
+    profiles._resolved.cache_clear()
     try:
         yield
     finally:
         profiles._contains, profiles._IN_PREVIEW = right, preview
+        profiles._resolved.cache_clear()

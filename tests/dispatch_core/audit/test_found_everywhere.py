@@ -17,7 +17,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dispatch_core.audit.assumptions import BEHAVIOURS, CURSOR_MOVED, Assumptions
+from dispatch_core.audit.assumptions import BEHAVIOURS, CURSOR_MOVED, SUBSCRIPTION_DELETED, Assumptions
 from dispatch_core.audit.limits import DEFAULT_LIMITS
 from dispatch_core.audit.verdict import PASS, overall, verdicts
 from dispatch_core.cli.audit import _seen
@@ -108,8 +108,15 @@ def no_permits(entry: int) -> list[Timed]:
     return [
         *served(range(entry)),
         *((at + STALL_MS, event) for at, event in served(range(entry, ENTRIES))),
+        *checkpoints_meanwhile(entry),
         (stored_ms(entry) + STALL_MS, flow(1, 1_000)),
     ]
+
+
+def checkpoints_meanwhile(entry: int) -> list[Timed]:
+    """The recorder's checkpoints while nothing is sent from an entry on: they show that it was no jump of the clock."""
+    state = {"kind": "checkpoint", "mark_delete": f"5:{entry - 1}" if entry else "4:-1", "ack_holes": []}
+    return [(at, state) for at in range(stored_ms(entry), stored_ms(entry) + STALL_MS, 500)]
 
 
 def no_consumer(entry: int) -> list[Timed]:
@@ -117,6 +124,7 @@ def no_consumer(entry: int) -> list[Timed]:
     return [
         *served(range(entry)),
         (at - 50, removed(1)),
+        *checkpoints_meanwhile(entry),
         (at + STALL_MS, added(3)),
         (at + STALL_MS, flow(3, 1_000)),
         *served(range(entry, ENTRIES), consumer=3, late_ms=STALL_MS),
@@ -179,7 +187,7 @@ def stored() -> list[Event]:
 
 
 #: All that a recorder may write beside deliveries: what is not in the log did not happen.
-RECORDS: Final = (*BEHAVIOURS, CURSOR_MOVED)
+RECORDS: Final = (*BEHAVIOURS, CURSOR_MOVED, SUBSCRIPTION_DELETED)
 
 
 def write(

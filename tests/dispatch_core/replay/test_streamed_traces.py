@@ -105,6 +105,7 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Drop entries as early as can be; the list gets for each batch the number dropped, and of those in memory."""
     monkeypatch.setattr(verification, "KEEP_BEHIND", 20)
     monkeypatch.setattr(verification, "TRIM_ABOVE", 0)
+    monkeypatch.setattr(stream, "BEGINNING_LINES", 1)  # else these logs are one batch
     seen: list[tuple[int, int]] = []
     extend = TraceVerification.extend
 
