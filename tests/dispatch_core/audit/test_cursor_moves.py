@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from dispatch_core.errors import NotStreamableError
+from tests.conformance.sample import some
 from tests.dispatch_core.audit.batches import in_batches, same
 from tests.dispatch_core.audit.cursor_moves import (
     LATEST,
@@ -39,7 +40,7 @@ from tests.dispatch_core.audit.small_logs import write as write_small
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SAMPLES: Final = sorted((ROOT / "tests" / "data" / "operations").glob("*/ops-*"))
-SHARED: Final = sorted((ROOT.parent / "shared" / "operations").glob("*/ops-*"))
+SHARED: Final = some(sorted((ROOT.parent / "shared" / "operations").glob("*/ops-*")), 5)
 #: Findings that a move leaves, and that a classic dispatcher's recently joined consumers leave behind a reconnect.
 _LEGAL: Final = {"skipped", "redelivered", "unnecessary_blocking"}
 #: Recordings with a fault of their own, and the kinds that prove it. 4.0.0: two replay reads in flight (#23384), before the

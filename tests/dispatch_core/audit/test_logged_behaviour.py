@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.conformance.sample import some
 from tests.dispatch_core.audit.cursor_moves import Line, faults, judged, lines_of, name_of, write
 from tests.dispatch_core.audit.logged_behaviour import CASES, with_behaviour, write_case
 
@@ -19,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 STORED: Final = ROOT / "tests" / "data" / "cases"
 #: Whole recordings; those of later numbers are cut.
 SAMPLES: Final = sorted((ROOT / "tests" / "data" / "operations").glob("*/legal-00*"))
-SHARED: Final = sorted((ROOT.parent / "shared" / "operations").glob("*/legal-00*"))
+SHARED: Final = some(sorted((ROOT.parent / "shared" / "operations").glob("*/legal-00*")), 5)
 #: Findings of a sound log: what was left out or sent again for a reason that the log shows.
 _LEGAL: Final = {"skipped", "redelivered", "unnecessary_blocking"}
 #: Without their lines these logs leave open whether there was a fault: nobody was connected when the entries were stored,
