@@ -22,9 +22,9 @@ from dispatch_core.recording import rewrite
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.whole_log import audit_whole
 from tests import checker
-from tests.conformance.sample import WHOLE, some
 from tests.dispatch_core.audit.small_logs import audited, kinds, read
 from tests.dispatch_core.audit.test_second_opinion import findings, second_opinion
+from tests.sample import WHOLE, some
 
 Ints = npt.NDArray[np.int64]
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.cuts import RECORDINGS, cuts_of, folders, read_results, summary
-from tests.conformance.sample import some
+from tests.sample import some
 
 pytestmark = [
     pytest.mark.conformance,

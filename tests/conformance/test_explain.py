@@ -13,9 +13,9 @@ from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import subject_of
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.replay.whole_log import audit_whole
-from tests.conformance.sample import some
 from tests.conformance.test_audit import RECORDINGS, folders
 from tests.dispatch_core.audit.small_logs import read, without_trace
+from tests.sample import some
 
 pytestmark = [
     pytest.mark.conformance,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.sample import WHOLE
 from tests.mutation.judging import Finding, findings, judge
 from tests.mutation.mutators import MUTATORS, mutations
 from tests.mutation.recording import Recording
 from tests.mutation.variants import VARIANTS
+from tests.sample import WHOLE
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

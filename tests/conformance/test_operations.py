@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from dispatch_core.verify.trace import limits_in_force
-from tests.conformance.sample import some
 from tests.dispatch_core.verify.tampering import published_formula, raw
+from tests.sample import some
 
 OPERATIONS = Path(__file__).resolve().parents[3] / "shared" / "operations"
 

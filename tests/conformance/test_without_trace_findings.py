@@ -19,7 +19,7 @@ from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
-from tests.conformance.sample import WHOLE, some
+from tests.sample import WHOLE, some
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 START, END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)

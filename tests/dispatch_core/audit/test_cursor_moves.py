@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 
 from dispatch_core.errors import NotStreamableError
-from tests.conformance.sample import some
 from tests.dispatch_core.audit.batches import in_batches, same
 from tests.dispatch_core.audit.cursor_moves import (
     LATEST,
@@ -37,6 +36,7 @@ from tests.dispatch_core.audit.small_logs import (
     sent,
 )
 from tests.dispatch_core.audit.small_logs import write as write_small
+from tests.sample import some
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SAMPLES: Final = sorted((ROOT / "tests" / "data" / "operations").glob("*/ops-*"))

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conformance.sample import some
 from tests.dispatch_core.audit.cursor_moves import Line, faults, judged, lines_of, name_of, write
 from tests.dispatch_core.audit.logged_behaviour import CASES, with_behaviour, write_case
+from tests.sample import some
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 STORED: Final = ROOT / "tests" / "data" / "cases"

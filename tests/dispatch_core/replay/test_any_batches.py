@@ -22,9 +22,9 @@ from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.tables import REPLAY_TABLES
 from dispatch_core.times import from_micros
-from tests.conformance.sample import some
 from tests.dispatch_core.logs_without_trace import DATA, stripped
 from tests.dispatch_core.replay.test_log_files import gathered, written
+from tests.sample import some
 
 SHARED: Final = Path(__file__).resolve().parents[4] / "shared" / "recordings"
 #: Lines of the largest log that is taken.

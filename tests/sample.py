@@ -1,4 +1,4 @@
-"""Sample of the recordings for slow conformance tests.
+"""Sample of the recordings for slow tests.
 
 ``make conformance-all`` (``DISPATCH_AUDIT_CONFORMANCE=all``) uses all of them.
 """
