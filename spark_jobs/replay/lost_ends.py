@@ -6,6 +6,7 @@ those intervals are read, and the names of later ones.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -64,10 +65,11 @@ def with_lost_ends(warehouse: Path, span: Interval) -> dict[Dispatcher, list[Loa
                 for place in sorted(places, key=lambda place: place.last_us)
                 if place.last_us >= 0
             }
+            firsts = _first_lines(places, following)
             lost |= {
                 (dispatcher, load)
                 for (dispatcher, load), end in ends.items()
-                if refused.behind(end.file, end.last, _next_line(end, places, following))
+                if refused.behind(end.file, end.last, _next_line(end, firsts[dispatcher, end.file]))
             }
     found: defaultdict[Dispatcher, list[Load]] = defaultdict(list)
     for dispatcher, load in sorted(lost, key=lambda end: (end[0], end[1][0] or "", end[1][1])):
@@ -86,14 +88,21 @@ class _Place(NamedTuple):
     last_us: int
 
 
-def _next_line(end: _Place, places: Iterable[_Place], following: Mapping[tuple[Dispatcher, str], int]) -> int:
-    """Return the next line of a dispatcher in the file in which a load of it ends; ``following``: of later intervals."""
-    later = [
-        place.first
-        for place in places
-        if (place.dispatcher, place.file) == (end.dispatcher, end.file) and place.first > end.last
-    ]
-    return min([*later, following.get((end.dispatcher, end.file), REST_OF_FILE)])
+def _first_lines(
+    places: Iterable[_Place], following: Mapping[tuple[Dispatcher, str], int]
+) -> dict[tuple[Dispatcher, str], tuple[list[int], int]]:
+    """Return by dispatcher and file the first line of each load, ascending, and the first one of later intervals."""
+    firsts: defaultdict[tuple[Dispatcher, str], list[int]] = defaultdict(list)
+    for place in places:
+        firsts[place.dispatcher, place.file].append(place.first)
+    return {at: (sorted(lines), following.get(at, REST_OF_FILE)) for at, lines in firsts.items()}
+
+
+def _next_line(end: _Place, firsts: tuple[list[int], int]) -> int:
+    """Return the next line of a dispatcher in the file in which a load of it ends, by ``_first_lines``."""
+    lines, of_later_intervals = firsts
+    at = bisect_right(lines, end.last)
+    return min(lines[at] if at < len(lines) else REST_OF_FILE, of_later_intervals)
 
 
 def _places(paths: Iterable[str]) -> list[_Place]:
