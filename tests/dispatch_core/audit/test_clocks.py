@@ -139,11 +139,7 @@ def test_a_stall_that_a_producers_clock_explains_is_uncertain_and_not_gone(
 def test_a_brokers_clock_that_steps_and_comes_back_makes_no_certain_finding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], hours: int
 ) -> None:
-    lines = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 1000)),
-        *delivered(range(30), START_US + STEP_US),
-    ]
+    lines = begun(permits=1000, entries=30)
     stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
     half = len(lines) // 2
     for event in lines[half : half + 20]:
@@ -164,11 +160,7 @@ def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
     seconds: int,
 ) -> None:
     """It jumps while an entry is on its way, and never comes back."""
-    lines = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 1000)),
-        *delivered(range(30), START_US + STEP_US),
-    ]
+    lines = begun(permits=1000, entries=30)
     sends = [number for number, event in enumerate(lines) if event["kind"] == "sent"]
     stored_us = [lines[number]["t_us"] - LAG_US for number in sends]
     for event in lines[sends[12] :]:
@@ -177,6 +169,15 @@ def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
     verdict, found, uncertain = certain(folder, capsys)
     assert (verdict != "FAIL", found) == (True, set())
     assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer"}
+
+
+def begun(*, permits: int, entries: int) -> list[Event]:
+    """The beginning of a log: a consumer with permits, and the first entries, delivered one after the other."""
+    return [
+        at(START_US, added(1)),
+        at(START_US + 1, flow(1, permits)),
+        *delivered(range(entries), START_US + STEP_US),
+    ]
 
 
 def jumped(lines: list[Event], first: int, seconds: int) -> list[Event]:
@@ -194,11 +195,7 @@ def test_a_clock_that_jumps_while_permits_lack_makes_no_certain_stall(
     open_: bool, kind: str, seconds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The consumer lacks permits for 300 ms; the clock jumps then. ``open_``: the rest waits still at the last line."""
-    begin = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 10)),
-        *delivered(range(10), START_US + STEP_US),
-    ]
+    begin = begun(permits=10, entries=10)
     again_us = START_US + 14 * STEP_US
     end = [
         at(again_us, flow(1, 18 if open_ else 100)),
@@ -219,11 +216,7 @@ def test_a_clock_that_jumps_while_permits_lack_makes_no_certain_stall(
 def test_a_stall_for_lack_of_permits_that_later_entries_confirm_is_certain(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 10)),
-        *delivered(range(10), START_US + STEP_US),
-    ]
+    begin = begun(permits=10, entries=10)
     again_us = START_US + 30_000_000
     lines = [*begin, at(again_us, flow(1, 100)), *delivered(range(10, 30), again_us + 1)]
     stored_us = [START_US + (1 + entry) * STEP_US - LAG_US for entry in range(14)]
@@ -237,11 +230,7 @@ def test_a_clock_that_jumps_makes_no_certain_hole_and_no_open_stall(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """5:20 is not acknowledged when the log ends, a second after it was sent; the clock jumped by a day in that second."""
-    lines = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 1000)),
-        *delivered(range(40), START_US + STEP_US),
-    ]
+    lines = begun(permits=1000, entries=40)
     stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
     del lines[2 + 41]
     for seconds, reason in ((0, None), (86_400, "clock_jumped")):
@@ -257,11 +246,7 @@ def test_a_clock_that_jumps_makes_no_certain_hole_and_no_open_stall(
 
 def test_a_jump_before_a_stall_leaves_it_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The clock jumped by a day; the stall of half a minute comes later, and lines stand in it."""
-    lines = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 20)),
-        *delivered(range(20), START_US + STEP_US),
-    ]
+    lines = begun(permits=20, entries=20)
     stored_us = [event["t_us"] - LAG_US for event in lines if event["kind"] == "sent"]
     stalled_us = START_US + 22 * STEP_US
     stored_us += [stalled_us + number * STEP_US for number in range(10)]
@@ -280,11 +265,7 @@ def test_a_stall_during_which_the_log_goes_on_is_certain(
 ) -> None:
     """All later entries are late, but no silence is long enough for one jump of the clock."""
     stalled_us = START_US + 14 * STEP_US
-    begin = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 1000)),
-        *delivered(range(10), START_US + STEP_US),
-    ]
+    begin = begun(permits=1000, entries=10)
     stored_us = [event["t_us"] - LAG_US for event in begin if event["kind"] == "sent"]
     stored_us += [stalled_us + number * STEP_US for number in range(20)]
     for silent, expected in ((False, "FAIL"), (True, "UNKNOWN")):
@@ -326,11 +307,7 @@ def test_a_topic_that_moves_to_a_broker_with_another_clock(
 ) -> None:
     """The second load goes on behind the first. ``again``: the last entry was not acknowledged and comes again."""
     moved_us = START_US + 34 * STEP_US
-    first = [
-        at(START_US, added(1)),
-        at(START_US + 1, flow(1, 1000)),
-        *delivered(range(30), START_US + STEP_US),
-    ]
+    first = begun(permits=1000, entries=30)
     if again:
         del first[-1]
     first.append(at(moved_us - STEP_US, removed(1)))
