@@ -180,3 +180,7 @@ def describe(error: BaseException) -> str:
     module = frame.filename.rpartition(os.sep)[2].removesuffix(".py") if frame else ""
     where = f" in {module}.{frame.name}, line {frame.lineno}" if frame else ""
     return f"internal error {type(error).__name__}: {text}{where}"
+
+
+class SnapshotError(DispatchAuditError):
+    """A replay cannot go on from a snapshot; it has to begin earlier."""

@@ -51,6 +51,11 @@ from dispatch_core.broker.selectors.selector import Announced, Selector
 from dispatch_core.errors import IllegalTransitionError, UnsupportedRuleError
 
 
+def _in_one_ledger(_entry: int) -> int:
+    """Return the first entry of the ledger of an entry, where all entries are in one ledger."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Leave:
     """Effect of a removal. When the last consumer leaves, draining is cleared as a whole and the lists are empty."""
@@ -88,7 +93,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._selector: Selector = factory.build(profile)
         self._by_place = HashesByPlace(self._selector.places)
         self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
-        self._ledger_start: Callable[[int], int] = lambda _entry: 0
+        self._ledger_start: Callable[[int], int] = _in_one_ledger
         self._when_joining: dict[int, int] = {}  # consumer → position that its rule remembered when it joined
         #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[Released] = []

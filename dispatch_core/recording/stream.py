@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from dispatch_core.arrays.batches import no_rows, nulls
 from dispatch_core.arrays.columns import has, marked
-from dispatch_core.errors import NotStreamableError
+from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.merged_entries import EntryFile, merged
@@ -38,6 +38,9 @@ AHEAD_ROWS: Final = 4096
 EARLY_ROWS: Final = 65_536
 #: ... and were published at most so long before the log's first line, microseconds.
 EARLY_US: Final = 600_000_000
+
+#: Messages are stored in order of position, by clocks that differ by less, microseconds.
+CLOCKS_US: Final = 1_000_000
 
 #: Events of one batch, unless the files give more at once. The fixed cost of a batch is then small against that of its rows,
 #: and a batch never keeps two row groups in memory. Measured with fifty times the messages: with a third of a row group the
@@ -78,7 +81,7 @@ class LogBatch:
     """The next events, without headers, and the next entries, at least up to the last one that the events name.
 
     ``nobodys``: no event names these entries; they are only counted. ``log``: the incarnation, from 0 in the order of the
-    files. ``part``: the part of its log, from 0.
+    files. ``part``: the part of its log, from 0. ``cut``: the place in front of this batch, where it was asked for.
     """
 
     messages: pa.Table
@@ -86,6 +89,36 @@ class LogBatch:
     nobodys: bool = False
     log: int = 0
     part: int = 0
+    cut: Cut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place in a log up to which it was read, and from which ``log_batches`` can go on.
+
+    Attributes:
+        log: the incarnation of the next line.
+        part: the part of its log.
+        lines: lines of the incarnation before the place.
+        after_gap: the line before the place is a gap line.
+        after_deletion: the subscription was deleted before the place, and not made again.
+        last_seq: ``seq`` of the line before the place; -1 = there is none in this incarnation.
+        sent: a ``sent`` line stands before the place, in this part.
+        reached: the last entry that was read; ``(-1, -1)`` = none was.
+        begun: entries were read that an event names, or that follow one.
+        beyond: entries that were read, and lie behind all that the lines name (``ledger_id``, ``entry_id``).
+    """
+
+    log: int
+    part: int
+    lines: int
+    after_gap: bool
+    after_deletion: bool
+    last_seq: int
+    sent: bool
+    reached: Position
+    begun: bool
+    beyond: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +139,18 @@ class Incarnation:
     def of(cls, broker: str | None, number: int, events: pa.Table, before: Incarnation | None) -> Incarnation:
         """Take further lines, behind those of ``before``."""
         ends = pc.min_max(events["t_us"]).as_py()
-        first, last, lines = ends["min"], ends["max"], events.num_rows
-        if before is None:
-            return cls(broker, number, lines, events["seq"][0].as_py(), first, last)
+        lines = cls(broker, number, events.num_rows, events["seq"][0].as_py(), ends["min"], ends["max"])
+        return lines if before is None else before.joined(lines)
+
+    def joined(self, later: Incarnation) -> Incarnation:
+        """Join the lines of the same incarnation behind these."""
         firsts, lasts = (
             [t_us for t_us in pair if t_us is not None]
-            for pair in ((before.first_t_us, first), (before.last_t_us, last))
+            for pair in ((self.first_t_us, later.first_t_us), (self.last_t_us, later.last_t_us))
         )
         return replace(
-            before,
-            lines=before.lines + lines,
+            self,
+            lines=self.lines + later.lines,
             first_t_us=min(firsts, default=None),
             last_t_us=max(lasts, default=None),
         )
@@ -304,6 +339,8 @@ def log_batches(
     event_columns: Sequence[str],
     message_columns: Sequence[str],
     logs: Sequence[tuple[int, Position | None]] = (),
+    begin: Cut | None = None,
+    cut_us: int | None = None,
 ) -> Iterator[LogBatch]:
     """Read the log of ``dispatcher`` (cluster, topic, subscription) in the order of the files, then the unnamed entries.
 
@@ -319,16 +356,31 @@ def log_batches(
         message_columns: columns of the entries that are read.
         logs: of each incarnation but the last the number of its lines, and the first position that was stored after it had
             ended, if that is known: from there on entries come with later lines, unless its own lines name them.
+        begin: the files hold the log from this place on, and all entries behind ``begin.reached``. Entries up to it that
+            they hold too are left out, if every interval has them because they have no publish time; others are a
+            ``SnapshotError``: their clock is far behind, and they were not read before.
+        cut_us: batches do not reach over this time, as far as the log can be cut there, and entries that were stored later
+            come behind it, unless lines before it name them. The batch behind it has the place in ``cut``. The first batch
+            of each incarnation but the first has it, too.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events, of_messages = _event_columns(tuple(event_columns)), _message_columns(tuple(message_columns))
     none = no_rows(of_events.schema)
-    messages = _Messages(_entries(message_files, of_messages, topic), of_messages.schema)
-    begun = False
-    place = 0, 0
-    limit: Position | None = None
+    messages = _Messages(_entries(message_files, of_messages, topic), of_messages.schema, begin, cut_us)
+    # A place within a part of a log: the part has begun, and its first lines were read.
+    begun = begin is not None and begin.last_seq >= 0
+    place = (0, 0) if begin is None else (begin.log, begin.part)
+    limit: Position | None = logs[place[0]][1] if begun and place[0] < len(logs) else None
     lines = _whole_runs(_together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none))
-    for events, log, part in _with_beginnings(_by_part(lines, [count for count, _ in logs])):
+    parts = _with_beginnings(_by_part(lines, [count for count, _ in logs], begin), begin)
+    lines_before = _LinesBefore(begin)
+    cut: Cut | None = None
+    for events, log, part, is_cut in _cut_at(parts, begin, cut_us):
+        if not events.num_rows:
+            cut = lines_before.cut(messages)
+            break
+        lines_before.go_to(log, part)
+        has_cut = is_cut or log != place[0]
         if not begun or (log, part) != place:
             if begun:
                 yield LogBatch(messages.next(limit), none, log=place[0], part=place[1])
@@ -342,18 +394,132 @@ def log_batches(
         begun, place = True, (log, part)
         for table in messages.before(lowest, events["t_us"][0].as_py() or 0):
             yield LogBatch(table, none, nobodys=True, log=log, part=part)
-        yield LogBatch(messages.up_to(highest, limit), events, log=log, part=part)
+        cut = lines_before.cut(messages) if has_cut else None
+        if is_cut:
+            messages.go_over_cut()
+        messages.needed_by(events)
+        lines_before.take(events)
+        yield LogBatch(messages.up_to(highest, limit), events, log=log, part=part, cut=cut)
+    else:
+        cut = None
+    messages.go_over_cut()
     following = messages.next(None)
-    if following.num_rows or not begun:
-        yield LogBatch(following, none, log=place[0], part=place[1])
+    if following.num_rows or not begun or cut is not None:
+        yield LogBatch(following, none, log=place[0], part=place[1], cut=cut)
     for table in messages.rest():
         yield LogBatch(table, none, nobodys=True, log=place[0], part=place[1])
 
 
-def _by_part(tables: Iterable[pa.Table], lines: Sequence[int]) -> Iterator[tuple[pa.Table, int, int]]:
-    """Cut events by incarnation (the first ones have so many ``lines``), and by part (``resumed_parts``)."""
+class _LinesBefore:
+    """The lines of the present incarnation that were read, as a ``Cut`` tells of them."""
+
+    def __init__(self, begin: Cut | None) -> None:
+        self._place = (0, 0) if begin is None else (begin.log, begin.part)
+        self._lines = 0 if begin is None else begin.lines
+        self._after_gap = begin is not None and begin.after_gap
+        self._after_deletion = begin is not None and begin.after_deletion
+        self._last_seq = -1 if begin is None else begin.last_seq
+        self._sent = begin is not None and begin.sent
+
+    def go_to(self, log: int, part: int) -> None:
+        """Go to the incarnation and the part of the next line."""
+        if log != self._place[0]:
+            self._lines, self._after_gap, self._after_deletion, self._last_seq = 0, False, False, -1
+        if (log, part) != self._place:
+            self._sent = False
+        self._place = log, part
+
+    def take(self, events: pa.Table) -> None:
+        """Take the next lines."""
+        self._lines += events.num_rows
+        self._after_gap = events["kind"][-1].as_py() == "gap"
+        self._after_deletion = is_deleted(events, before=self._after_deletion)
+        self._last_seq = events["seq"][-1].as_py()
+        self._sent = self._sent or bool(marked(events["kind"], "sent").any())
+
+    def cut(self, messages: _Messages) -> Cut:
+        """Return the place in front of the next line."""
+        return Cut(
+            *self._place,
+            self._lines,
+            self._after_gap,
+            self._after_deletion,
+            self._last_seq,
+            self._sent,
+            messages.reached,
+            messages.begun,
+            messages.beyond,
+        )
+
+
+def _cut_at(
+    parts: Iterable[tuple[pa.Table, int, int]], begin: Cut | None, cut_us: int | None
+) -> Iterator[tuple[pa.Table, int, int, bool]]:
+    """Cut events at a time; the first ones behind it are marked.
+
+    ``sent`` lines that may be of one round stay together, and so do the lines that show where a subscription begins
+    (``BEGINNING_LINES``). The cut comes where the log can be cut for the first time from ``cut_us`` on. Where all lines come
+    before, it is behind the last one: a table without rows follows.
+    """
+    place = None if begin is None else (begin.log, begin.part)
+    free_from: int | None = (
+        -1 if begin is not None and begin.sent else None
+    )  # ``seq``; None = nothing was sent
+    last: tuple[int, bool] = (-1, False)  # ``seq`` of the line before, and whether it is a ``sent`` line
+    latest_us, is_due = 0, False
+    for events, *of_events in parts:
+        log, part = of_events
+        if (log, part) != place:
+            place, free_from, last = (log, part), None, (-1, False)
+        if cut_us is None:
+            yield events, log, part, False
+            continue
+        sent = marked(events["kind"], "sent")
+        seq = events["seq"].to_numpy()
+        if free_from is None and sent.any():
+            free_from = int(seq[int(np.argmax(sent))]) + BEGINNING_LINES
+            first_sent = int(np.argmax(sent))
+        else:
+            first_sent = 0 if free_from is not None else events.num_rows
+        times_us = pc.fill_null(events["t_us"], 0).to_numpy()
+        reached = np.maximum(np.maximum.accumulate(times_us), latest_us) >= cut_us
+        latest_us = max(latest_us, int(times_us.max()))
+        seq_before = np.append(last[0], seq[:-1])
+        free = (np.arange(events.num_rows) <= first_sent) | (seq_before >= (free_from or 0))
+        free &= ~(sent & np.append(last[1], sent[:-1])) & (reached | is_due)
+        last = int(seq[-1]), bool(sent[-1])
+        if not free.any():
+            is_due = is_due or bool(reached.any())
+            yield events, log, part, False
+            continue
+        at = int(np.argmax(free))
+        if at:
+            yield events.slice(0, at), log, part, False
+        yield events.slice(at), log, part, True
+        cut_us = None
+    if (
+        cut_us is not None
+        and place is not None
+        and not is_due
+        and (free_from is None or last[0] >= free_from)
+    ):
+        yield no_rows(EVENTS), *place, True
+
+
+def _by_part(
+    tables: Iterable[pa.Table], lines: Sequence[int], begin: Cut | None = None
+) -> Iterator[tuple[pa.Table, int, int]]:
+    """Cut events by incarnation (the first ones have so many ``lines``), and by part (``resumed_parts``).
+
+    ``begin``: the place of the first one.
+    """
     log = part = taken = 0
     after_gap = after_deletion = False
+    if begin is not None:
+        log, part, taken = begin.log, begin.part, begin.lines
+        after_gap, after_deletion = begin.after_gap, begin.after_deletion
+        if log < len(lines) and taken == lines[log] and taken:
+            log, part, taken, after_gap, after_deletion = log + 1, 0, 0, False, False
     for table in tables:
         while table.num_rows:
             left = lines[log] - taken if log < len(lines) else table.num_rows
@@ -384,10 +550,17 @@ def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting[1:])
 
 
-def _with_beginnings(parts: Iterable[tuple[pa.Table, int, int]]) -> Iterator[tuple[pa.Table, int, int]]:
-    """The same rows, the first ``sent`` line of each part in one table with ``BEGINNING_LINES`` behind it."""
+def _with_beginnings(
+    parts: Iterable[tuple[pa.Table, int, int]], begin: Cut | None = None
+) -> Iterator[tuple[pa.Table, int, int]]:
+    """The same rows, the first ``sent`` line of each part in one table with ``BEGINNING_LINES`` behind it.
+
+    ``begin``: the place of the first row; of a part that was sent something before it nothing is collected.
+    """
     waiting: list[pa.Table] = []
     place, until_seq, begun = (0, 0), None, False
+    if begin is not None:
+        place, begun = (begin.log, begin.part), begin.sent
     for events, *of_events in parts:
         if tuple(of_events) != place:
             if waiting:
@@ -431,13 +604,50 @@ def _whole_runs(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 class _Messages:
     """The entries of a topic, read only as far as they are needed."""
 
-    def __init__(self, tables: Iterator[pa.Table], schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        tables: Iterator[pa.Table],
+        schema: pa.Schema,
+        begin: Cut | None = None,
+        cut_us: int | None = None,
+    ) -> None:
         self._tables = tables
         self._schema = schema
-        self._begun = False
-        self._reached: Position = (-1, -1)  # the last entry returned
+        self._begun = begin is not None and begin.begun
+        # The last entry returned.
+        self._reached: Position = (-1, -1) if begin is None else begin.reached
         self._set_aside: pa.Table | None = None  # read, but not to be returned yet
-        self._beyond: list[pa.Table] = []  # returned, and maybe beyond the last requested position
+        self._wanted: Position = (-1, -1)  # the highest position that was asked for
+        self._read_before = self._reached
+        # Returned, and maybe beyond the last requested position.
+        self._beyond: list[pa.Table] = [] if begin is None else [begin.beyond]
+        #: Entries that were stored from this time on come behind the cut, milliseconds; None = behind it.
+        self._cut_ms = None if cut_us is None else -(-(cut_us + CLOCKS_US) // 1000)
+
+    @property
+    def reached(self) -> Position:
+        """The last entry that was returned."""
+        return self._reached
+
+    @property
+    def begun(self) -> bool:
+        """See ``Cut``."""
+        return self._begun
+
+    @property
+    def beyond(self) -> pa.Table:
+        """See ``Cut``."""
+        return pa.concat_tables(self._beyond) if self._beyond else _named(no_rows(self._schema))
+
+    def needed_by(self, events: pa.Table) -> None:
+        """Before the cut, return the entries that were stored by the time of these lines, too: they may wait then."""
+        latest_us = pc.max(events["t_us"]).as_py()
+        if self._cut_ms is not None and latest_us is not None:
+            self._cut_ms = max(self._cut_ms, (latest_us + CLOCKS_US) // 1000 + 1)
+
+    def go_over_cut(self) -> None:
+        """Return all entries from now on, whenever they were stored."""
+        self._cut_ms = None
 
     def before(self, position: Position, first_t_us: int) -> Iterator[pa.Table]:
         """The entries before ``position``, if no later entry was returned yet, but for the last that may matter.
@@ -446,6 +656,7 @@ class _Messages:
         log's first line: the subscription may have lost them before it was sent anything.
         """
         waiting: deque[pa.Table] = deque()
+        self._wanted = max(self._wanted, position)
         while not self._begun and self._reached < position:
             reached = self._reached
             table = self._take()
@@ -453,13 +664,16 @@ class _Messages:
                 break
             behind = _from(table, position)
             if behind.any():
-                self._begun, self._reached, self._set_aside = True, reached, kept(table, behind)
+                self._begun, self._reached = True, reached
+                self._put_aside(kept(table, behind))
                 table = kept(table, ~behind)
             waiting.append(table)
             while sum(part.num_rows for part in waiting) - waiting[0].num_rows >= EARLY_ROWS:
                 yield waiting.popleft()
         if not waiting:
             return
+        if self._set_aside is not None:
+            self._reached = _before(self._set_aside)
         tail = pa.concat_tables(waiting)
         early = _published_from(tail.slice(max(tail.num_rows - EARLY_ROWS, 0)), first_t_us - EARLY_US)
         if tail.num_rows > early:
@@ -467,13 +681,13 @@ class _Messages:
         if early:
             tail = tail.slice(tail.num_rows - early)
             self._begun = True
-            self._reached = tail["ledger_id"][0].as_py(), tail["entry_id"][0].as_py() - 1
-            aside = [] if self._set_aside is None else [self._set_aside]
-            self._set_aside = pa.concat_tables([tail, *aside])
+            self._reached = _before(tail)
+            self._put_aside(tail)
 
     def up_to(self, position: Position, limit: Position | None) -> pa.Table:
         """The next entries before ``limit``, up to ``position`` and ``AHEAD_ROWS`` beyond, and as far as a batch goes."""
         taken: list[pa.Table] = []
+        self._wanted = max(self._wanted, position)
         while self._reached < position:
             table = self._take(limit)
             if table is None:
@@ -503,12 +717,14 @@ class _Messages:
             yield table
 
     def _take(self, limit: Position | None = None) -> pa.Table | None:
-        table = next(self._tables, None) if self._set_aside is None else self._set_aside
+        table = self._next() if self._set_aside is None else self._set_aside
         self._set_aside = None
+        if table is not None:
+            table = self._held_back(table)
         if table is not None and limit is not None:
             beyond = _from(table, limit)
             if beyond.any():
-                self._set_aside = kept(table, beyond)
+                self._put_aside(kept(table, beyond))
                 table = kept(table, ~beyond)
                 if not table.num_rows:
                     return None
@@ -516,11 +732,47 @@ class _Messages:
             self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
         return table
 
+    def _next(self) -> pa.Table | None:
+        """The next entries of the files, without those that were read before the place at which this begins."""
+        while (table := next(self._tables, None)) is not None:
+            if self._read_before < (0, 0):
+                return table
+            new = _from(table, (self._read_before[0], self._read_before[1] + 1))
+            again = kept(table, ~new)
+            if again.num_rows and again["publish_time_ms"].null_count < again.num_rows:
+                ledger, entry = again["ledger_id"][0].as_py(), again["entry_id"][0].as_py()
+                raise SnapshotError(f"entry {ledger}:{entry} lies before the place that the log was read to")
+            if new.any():
+                return kept(table, new)
+        return None
+
+    def _held_back(self, table: pa.Table) -> pa.Table | None:
+        """Set aside what comes behind the cut: entries that no line named, from the first one on that was stored later."""
+        if self._cut_ms is None:
+            return table
+        later = np.asarray(pc.fill_null(pc.greater_equal(table["publish_time_ms"], self._cut_ms), False))
+        later &= _from(table, (self._wanted[0], self._wanted[1] + 1))
+        if not later.any():
+            return table
+        at = int(np.argmax(later))
+        self._put_aside(table.slice(at))
+        return table.slice(0, at) if at else None
+
+    def _put_aside(self, table: pa.Table) -> None:
+        """Let entries come next, in front of those that were set aside before."""
+        aside = [] if self._set_aside is None else [self._set_aside]
+        self._set_aside = pa.concat_tables([table, *aside])
+
 
 def _published_from(table: pa.Table, t_us: int) -> int:
     """The number of rows from the first one on that was published at ``t_us`` or later."""
     published = np.asarray(pc.fill_null(pc.greater_equal(table["publish_time_ms"], -(-t_us // 1000)), False))
     return len(published) - int(np.argmax(published)) if published.any() else 0
+
+
+def _before(table: pa.Table) -> Position:
+    """The position in front of the first row."""
+    return table["ledger_id"][0].as_py(), table["entry_id"][0].as_py() - 1
 
 
 def _named(table: pa.Table) -> pa.Table:
@@ -734,3 +986,46 @@ def _as_struct(chunk: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
     parts = [chunk.field(at).cast(field.type) for at, field in enumerate(kind)]
     parts = [part if field.nullable else part.fill_null(0) for part, field in zip(parts, kind, strict=True)]
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=chunk.is_null())
+
+
+def rows_behind(
+    event_files: Sequence[str],
+    message_files: Sequence[str],
+    dispatcher: Mapping[str, str],
+    cut: Cut | None,
+    loads: Sequence[tuple[str | None, int]],
+) -> tuple[pa.Table, pa.Table]:
+    """Return the lines and the entries of a log behind a place, in all columns of the log format.
+
+    Args:
+        event_files: hold its lines.
+        message_files: hold the entries of its topic.
+        dispatcher: ``cluster``, ``topic`` and ``subscription``.
+        cut: the place; ``None`` = the beginning, and headers come too.
+        loads: broker and number of the incarnations up to the place.
+    """
+    topic = {name: dispatcher[name] for name in ("cluster", "topic")}
+    of_events, of_messages = _event_columns(tuple(EVENTS.names)), _message_columns(tuple(MESSAGES.names))
+    events = list(_rows(event_files, of_events, dispatcher))
+    entries = list(_entries(message_files, of_messages, topic))
+    if cut is not None:
+        events = [_lines_behind(_without_headers(table), cut, loads) for table in events]
+        entries = [kept(table, _from(table, (cut.reached[0], cut.reached[1] + 1))) for table in entries]
+    return _joined(events, EVENTS), _joined(entries, MESSAGES)
+
+
+def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, int]]) -> pa.Table:
+    """The lines behind a place."""
+    before = frozenset(loads[: cut.log])
+    of_cut = loads[cut.log] if cut.log < len(loads) else None
+    keys = zip(events["broker"].to_pylist(), pc.fill_null(events["incarnation"], 0).to_pylist(), strict=True)
+    behind = [
+        key not in before and (key != of_cut or seq > cut.last_seq)
+        for key, seq in zip(keys, events["seq"].to_pylist(), strict=True)
+    ]
+    return kept(events, np.array(behind, np.bool_))
+
+
+def _joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Join tables of rows, their texts as they are."""
+    return pa.concat_tables([no_rows(schema), *(_as(table, schema) for table in tables)])

@@ -48,6 +48,7 @@ from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import PassedEntries
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
+from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted
 from dispatch_core.replay import result_rows
@@ -117,10 +118,8 @@ class Replay:
         if after is not None and after._deleted and resumes:
             last_line = after._audit.last_line
         self._head = head
-        self._start_us, self._end_us = micros(interval_start), micros(interval_end)
-        self._identity = result_rows.identity_of(head, interval_start)
-        self._names = result_rows.names_of(head.events)
         self._judge: Judge
+        self._span(interval_start, interval_end)
         if trace is not None:
             self._judge = TraceJudge(head, limits, trace, start_us=self._start_us, tick_us=tick_us)
         else:
@@ -137,22 +136,13 @@ class Replay:
             profile=self._judge.profile,
             removals_logged=removals_logged if trace is None else trace.removals_logged,
         )
-        #: The subscription is deleted at the end of the log: what waits then is not owed any more.
-        self._deleted: bool = is_deleted(head.events)
-        in_force = BehaviourInForce.of([head.events]) if in_force is None else in_force
-        self._in_force = in_force.without(not_of_type(self._audit.window.subscription_type))
-        # Messages of transactions are marked: no other one is left out.
-        marked = ("transactions",) if "txn" in (head.header.get("records") or ()) else ()
-        self._leaves_out = self._in_force.without(marked)
         self._held_by = HeldByLimits(
-            self._in_force,
-            head.header.get("records") or (),
-            pending_by_holder=not self._audit.window.single_active,
+            BehaviourInForce(), (), pending_by_holder=not self._audit.window.single_active
         )
-        self._judge.take_limits(self._held_by, _not_replayed_from(self._in_force))
+        self._know(BehaviourInForce.of([head.events]) if in_force is None else in_force)
         self._delays = DelayedDelivery.of(head)
-        closed = closed and not self._deleted
-        self._limits, self._closed, self._to_last_line, self._ended = limits, closed, to_last_line, ended
+        self._limits = limits
+        self._end_is(closed=closed, to_last_line=to_last_line, ended=ended)
         self._unfinished = NOTHING_UNFINISHED
         self._unsent: UnsentEntries = UnsentEntries()
         if after is not None:
@@ -160,7 +150,6 @@ class Replay:
             if after._deleted:
                 self._audit.clocks = ProducerClocks()
         self._is_first = after is None and not earlier
-        self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
         #: Only Key_Shared keeps order by key.
@@ -175,9 +164,61 @@ class Replay:
         self._last_line: tuple[int, int | None] = (0, None)
         self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
         self._stored = StoredEntries(self._start_us, [self._end_us]) if stored is None else stored
-        self._counted = dict.fromkeys(("events", "entries_sent"), 0)
         #: Connection and key of each delivery of the last batch, where they are known.
         self.pairs: Pairs | None = None
+
+    def go_on(
+        self,
+        head: DispatcherLog,
+        *,
+        interval_start: datetime,
+        interval_end: datetime,
+        stored: StoredEntries,
+        in_force: BehaviourInForce,
+        closed: bool = False,
+        to_last_line: bool = False,
+        ended: bool = False,
+    ) -> None:
+        """Go on with the lines behind those that were fed, in a later interval: as if all had been fed in one replay of it.
+
+        All lines that were fed lie before the interval. The arguments are those of ``__init__``. Raises ``SnapshotError``
+        where more of the log changes what was judged already.
+        """
+        same = ("cluster", "topic", "subscription", "broker", "incarnation", "header")
+        changed = [name for name in same if getattr(head, name) != getattr(self._head, name)]
+        if changed:
+            raise SnapshotError(f"the log has another {changed[0]} now")
+        self._head = head
+        self._judge.go_on(head, micros(interval_start))
+        self._audit.go_on(head, interval_start)
+        self._span(interval_start, interval_end)
+        self._know(in_force)
+        self._end_is(closed=closed, to_last_line=to_last_line, ended=ended)
+        self._stored = stored
+        self.pairs = None
+
+    def _span(self, interval_start: datetime, interval_end: datetime) -> None:
+        """Begin an interval, of which nothing is counted yet."""
+        self._start_us, self._end_us = micros(interval_start), micros(interval_end)
+        self._identity = result_rows.identity_of(self._head, interval_start)
+        self._names = result_rows.names_of(self._head.events)
+        self._anomaly_rows = Rows(self._head, interval_start)
+        self._counted = dict.fromkeys(("events", "entries_sent"), 0)
+
+    def _know(self, in_force: BehaviourInForce) -> None:
+        """Take the behaviours that the ``limit`` lines of the log show."""
+        records = self._head.header.get("records") or ()
+        self._in_force = in_force.without(not_of_type(self._audit.window.subscription_type))
+        # Messages of transactions are marked: no other one is left out.
+        self._leaves_out = self._in_force.without(("transactions",) if "txn" in records else ())
+        self._held_by.know(self._in_force, records)
+        self._judge.take_limits(self._held_by, _not_replayed_from(self._in_force))
+
+    def _end_is(self, *, closed: bool, to_last_line: bool, ended: bool) -> None:
+        """Take what is known of the log's end; see ``__init__``."""
+        #: The subscription is deleted at the end of the log: what waits then is not owed any more.
+        self._deleted: bool = is_deleted(self._head.events)
+        self._closed, self._to_last_line, self._ended = closed and not self._deleted, to_last_line, ended
 
     def feed(
         self, messages: pa.Table, events: pa.Table, ahead: pa.Table | None = None

@@ -22,7 +22,9 @@ from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.checkpoint import Position
+from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.statistics import Positions, last_position
 from dispatch_core.verify.tally import Finding
 
@@ -77,6 +79,13 @@ class Judge(ABC):
     @abstractmethod
     def not_judged(self) -> str | None:
         """Reason why nothing is compared; ``None`` = it is."""
+
+    def go_on(self, head: DispatcherLog, start_us: int) -> None:
+        """Go on with more lines of the log in a later interval, which begins at ``start_us``.
+
+        ``head`` holds the rare lines of all that is known of the log now. Raises ``SnapshotError`` where that cannot be done.
+        """
+        raise SnapshotError("the decisions of a trace are compared from its beginning")
 
     def droppable(self) -> int | None:
         """Return how many entries at the front of the audit's window are settled by the rules; ``None`` = they need none."""

@@ -26,7 +26,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.unread_keys import with_readable_keys
 from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, LogLines, shown_position
 from dispatch_core.replay.ownership_history import History, ownership_alone
-from dispatch_core.replay.statistics import clients_of, subscription_stats
+from dispatch_core.replay.statistics import WhenJoining, clients_of, subscription_stats
 from dispatch_core.replay.traced_waits import TracedWaits
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.tally import Finding, Tally
@@ -68,6 +68,7 @@ class TraceJudge(Judge):
         self._owned = History()
         self._driver: Verifier | None = None
         self._has_lines = False
+        self._when_joining = WhenJoining()
         delays = DelayedDelivery.of(head)
         self._waits = TracedWaits(facts, limits, start_us=start_us, tick_us=tick_us, delays=delays)
         self._verification = TraceVerification(head, facts, watch=self._after, before=self._waits.before)
@@ -106,6 +107,7 @@ class TraceJudge(Judge):
         verification.feed(events, lines.ahead)
         if verification.not_judged is not None or verification.driver is None:
             return None
+        self._when_joining.note(verification.driver.core, verification.entries)
         findings = verification.take_findings()
         # A finding about a line may come with a later one, when its critical section has ended.
         known = [*findings, *verification.driver.findings_to_come()]
@@ -167,7 +169,7 @@ class TraceJudge(Judge):
             return DispatcherPosition()
         entries, core = self._verification.entries, self._driver.core
         # Everybody's hash ranges are a table of their own.
-        shown = subscription_stats(core, entries, clients_of(self._head), ranges=False)
+        shown = subscription_stats(core, entries, clients_of(self._head), ranges=False, when_joining=self._when_joining)
         scalars = core.state.s
         return shown_position(
             entries,

@@ -30,14 +30,14 @@ from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
-from dispatch_core.errors import ProfileError, UnsupportedRuleError
+from dispatch_core.errors import ProfileError, SnapshotError, UnsupportedRuleError
 from dispatch_core.recording import stream
 from dispatch_core.recording.checkpoint import Position, joins
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.replay.checkpoint_statistics import determined
 from dispatch_core.replay.judge import DispatcherPosition, Judge, Judged, LogLines, shown_position
-from dispatch_core.replay.statistics import clients_of, subscription_stats
+from dispatch_core.replay.statistics import WhenJoining, clients_of, subscription_stats
 from dispatch_core.verify.without_trace.base import BatchJudgement
 from dispatch_core.verify.without_trace.key_shared import (
     JUDGEMENTS,
@@ -80,8 +80,24 @@ class WithoutTraceJudge(Judge):
         self._entries = 0  # in the window
         self._seen = 0  # consumers whose arrival the rules know
         self._begun = False  # something was sent
+        self._when_joining = WhenJoining()
         self._pending_messages: dict[int, int] = {}  # by consumer, of what a checkpoint names as pending
         self._judgements = np.zeros(len(JUDGEMENTS), np.int64)  # of the interval
+
+    def go_on(self, head: DispatcherLog, start_us: int) -> None:
+        """See ``Judge``."""
+        try:
+            profile = profile_of(head)
+        except ProfileError:
+            profile = None
+        if profile != self.profile:
+            raise SnapshotError("the log has other rules now")
+        self._head, self._start_us = head, start_us
+        self._members = _members(head.events)
+        self._ended_waits = []
+        self._judgements = np.zeros(len(JUDGEMENTS), np.int64)
+        if self._fold is not None and self._fold.wait_tracker is not None:
+            self._fold.wait_tracker.begin_interval(start_us)
 
     @property
     def not_judged(self) -> str | None:
@@ -98,6 +114,7 @@ class WithoutTraceJudge(Judge):
         if self._fold is None:
             return None
         judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines.ahead)))
+        self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
         if self._fold.wait_tracker is not None:
@@ -149,7 +166,9 @@ class WithoutTraceJudge(Judge):
         if self._fold is None or not self._begun:
             return DispatcherPosition()
         entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
-        shown = subscription_stats(self._fold.core, entries, clients_of(self._head), ranges=False)
+        shown = subscription_stats(
+            self._fold.core, entries, clients_of(self._head), ranges=False, when_joining=self._when_joining
+        )
         if audit.window.checkpoint_state is not None:
             shown = determined(shown, audit.window.checkpoint_state, self._pending_messages)
         state_json = json.dumps(shown, sort_keys=True)

@@ -27,7 +27,7 @@ from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, 
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.lost_lines import with_doubts
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
-from dispatch_core.errors import NotStreamableError
+from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
@@ -36,6 +36,8 @@ from dispatch_core.recording.resumed_parts import is_deleted, parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import (
     INCARNATION,
+    Cut,
+    Incarnation,
     LogBatch,
     incarnations,
     kept,
@@ -48,6 +50,7 @@ from dispatch_core.replay.divergence_anomalies import ByDeliveries, in_batches, 
 from dispatch_core.replay.incarnation_ends import StoredEntries, judged_until
 from dispatch_core.replay.interval_totals import IntervalTotals
 from dispatch_core.replay.join_parts import joined
+from dispatch_core.replay.snapshots import ReplayState, StateKeeper
 from dispatch_core.times import micros
 from dispatch_core.verify.inputs import LINE_COLUMNS
 from dispatch_core.verify.trace.facts import FACT_COLUMNS, TraceFacts
@@ -65,8 +68,12 @@ def replay_files(
     to_last_line: bool = False,
     complete: bool = False,
     open_file: Callable[[], IO[bytes]] | None = None,
+    state: ReplayState | None = None,
+    keeper: StateKeeper | None = None,
 ) -> Iterator[dict[str, pa.Table]]:
     """Replay all incarnations of a dispatcher; yields rows of the result tables as they become known.
+
+    Incarnations that ended before the interval have no rows.
 
     Args:
         dispatcher: ``cluster, topic, subscription`` and its ``event_files`` and ``message_files`` in the order of the log.
@@ -78,8 +85,12 @@ def replay_files(
         to_last_line: the log is known up to its last line: what waits is judged as of then.
         complete: no line will ever follow.
         open_file: opens an empty file for sums that outgrow memory (``EntryWaits``).
+        state: goes on from there. The files then hold the rows behind its place alone (``rows_behind``), those of the
+            interval among them.
+        keeper: gets the state with which a later interval can go on.
 
     Raises:
+        SnapshotError: the replay cannot go on from ``state``; rows handed out before are void.
         NotStreamableError: a window cannot judge the log; rows handed out before are void.
     """
     files = _Files(
@@ -87,13 +98,20 @@ def replay_files(
         dispatcher["event_files"],
         dispatcher["message_files"],
     )
-    logs = _logs(files, interval_end, overrides)
+    logs, rare = _logs(files, interval_end, overrides, state)
     logs = _with_lost_ends(logs, dispatcher.get("ends_lost") or ())
     asked = _Asked(interval_start, limits, logs, to_last_line=to_last_line, complete=complete)
     stored = asked.stored_entries()
-    states: list[pa.Table] = []
-    by_log = groupby(_replayed(files, asked, stored), key=lambda step: step.number)
-    for (number, of_log), log in zip(by_log, logs, strict=True):
+    states: list[tuple[pa.Table, int]] = []
+    traced = any(log.facts is not None for log in logs)
+    keeping = None if keeper is None or traced else _Keeping(keeper, logs, rare, state)
+    first = 0 if state is None else state.cut.log
+    by_log = groupby(_replayed(files, asked, stored, state, keeping), key=lambda step: step.number)
+    for (number, of_log), log in zip(by_log, logs[first:], strict=True):
+        if not asked.reaches(number):
+            for _step in of_log:
+                pass
+            continue
         head = log.parts[0]
         assumptions, moves = (
             Assumptions.of(head, limits.assume_absent, log.in_force),
@@ -120,12 +138,12 @@ def replay_files(
         if len(finished) != len(log.parts):
             raise NotStreamableError("a gap line and a checkpoint after it were found apart")
         whole = finished[0] if len(finished) == 1 else joined(log.parts, finished, micros(interval_start))
-        states.append(whole["dispatcher_state"])
+        states.append((whole["dispatcher_state"], number))
         never_delivered = replays[-1].never_delivered() if number == len(logs) - 1 else 0
         yield {"ownership": whole["ownership"]} | totals.finish(
             whole["ownership"], whole["blocked"], never_delivered
         )
-    yield {"dispatcher_state": pa.concat_tables(map(stored.counted, states, range(len(states))))}
+    yield {"dispatcher_state": pa.concat_tables([stored.counted(*of_log) for of_log in states])}
 
 
 #: Columns of the events of a log with lines of a trace.
@@ -149,7 +167,8 @@ class _Log:
 
     ``parts``: its identity, header and rare lines, by part (``resumed_parts``). ``end``: what waits is judged as of then.
     ``lines``: their number. ``limit``: the first position that was stored after it had ended, if the next one says so.
-    ``last_t_us``: of its last line. ``facts``: of a log with lines that only a trace holds.
+    ``first_t_us`` and ``last_t_us``: of its first and its last line. ``facts``: of a log with lines that only a trace holds.
+    ``deleted``: the subscription is deleted at its end.
     """
 
     parts: list[DispatcherLog]
@@ -158,6 +177,8 @@ class _Log:
     limit: Position | None = None
     last_t_us: int | None = None
     facts: TraceFacts | None = None
+    first_t_us: int | None = None
+    deleted: bool = False
 
     @property
     def in_force(self) -> BehaviourInForce:
@@ -172,6 +193,10 @@ class _Log:
     def as_earlier(self) -> DispatcherLog:
         """Return its identity with the time of its last line."""
         return replace(self.parts[0], events=pa.table({"t_us": pa.array([self.last_t_us], pa.int64())}))
+
+    def ended(self) -> _Log:
+        """Return it without its lines, of which nothing is needed when the next one has begun."""
+        return replace(self, parts=[self.as_earlier()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,28 +224,43 @@ class _Asked:
     def replay_of(self, number: int, part: int, after: Replay | None, stored: StoredEntries) -> Replay:
         """Begin the replay of a part of a log, behind the one before it."""
         log = self.logs[number]
-        last = number == len(self.logs) - 1
         return Replay(
             log.parts[part],
-            interval_start=self.interval_start,
-            interval_end=log.end,
             earlier=[before.as_earlier() for before in self._of_subscription(number)] if not part else (),
             after=after,
             resumes=part > 0,
-            stored=stored,
             trace=log.facts if self.is_trace(number) else None,
             removals_logged=None if log.facts is None else log.facts.removals_logged,
             limits=self.limits,
-            closed=part < len(log.parts) - 1 or (last and self.complete),
-            to_last_line=last and self.to_last_line,
-            ended=not last,
-            in_force=log.in_force,
+            **self._about(number, part, stored),
         )
+
+    def go_on(self, replay: Replay, number: int, part: int, stored: StoredEntries) -> None:
+        """Let the replay of a part of a log go on with more lines of it."""
+        replay.go_on(self.logs[number].parts[part], **self._about(number, part, stored))
+
+    def _about(self, number: int, part: int, stored: StoredEntries) -> dict[str, Any]:
+        """Return the arguments of a replay that follow from the interval, and from all that is known of the log."""
+        log = self.logs[number]
+        last = number == len(self.logs) - 1
+        return {
+            "interval_start": self.interval_start,
+            "interval_end": log.end,
+            "stored": stored,
+            "in_force": log.in_force,
+            "closed": part < len(log.parts) - 1 or (last and self.complete),
+            "to_last_line": last and self.to_last_line,
+            "ended": not last,
+        }
+
+    def reaches(self, number: int) -> bool:
+        """Check whether a log has rows: it has not ended before the interval."""
+        return number == len(self.logs) - 1 or self.logs[number].end > self.interval_start
 
     def _of_subscription(self, number: int) -> list[_Log]:
         """Return the logs before one, from the one in which its subscription was made."""
         before = self.logs[:number]
-        deleted = [at for at, log in enumerate(before) if is_deleted(log.parts[-1].events)]
+        deleted = [at for at, log in enumerate(before) if log.deleted]
         return before[deleted[-1] + 1 :] if deleted else before
 
 
@@ -234,8 +274,62 @@ class _Step:
     found: dict[str, pa.Table]
 
 
-def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_Step]:
-    """Replay all incarnations, one after the other."""
+class _Keeping:
+    """Keeps the state of a replay at the places from which it can go on (``StateKeeper``)."""
+
+    def __init__(
+        self, keeper: StateKeeper, logs: Sequence[_Log], rare: pa.Table, state: ReplayState | None
+    ) -> None:
+        self.cut_us = keeper.cut_us
+        self._keeper, self._logs, self._rare = keeper, logs, rare
+        self._loads: list[Incarnation] = [] if state is None else [*state.loads]
+        begun = [
+            at for at, log in enumerate(logs) if log.first_t_us is not None and log.first_t_us < keeper.cut_us
+        ]
+        self._last_begun = max(begun, default=0)
+
+    def take(self, number: int, events: pa.Table) -> None:
+        """Take the next lines of an incarnation."""
+        if not events.num_rows:
+            return
+        head = self._logs[number].parts[0]
+        known = self._loads[number] if number < len(self._loads) else None
+        self._loads[number:] = [Incarnation.of(head.broker, head.incarnation, events, known)]
+
+    def keep(self, cut: Cut, replay: Replay | None, extents: Sequence[_Extent]) -> None:
+        """Keep the state in front of a batch.
+
+        Not of a part that goes on behind lost lines: the results of the parts before it would be missing. The incarnations
+        begin with a place, too; it is kept for the last one, which may be too young for another.
+        """
+        of_load = cut.last_seq < 0
+        if replay is None or cut.part or (of_load and cut.log != self._last_begun):
+            return
+        head = self._logs[cut.log].parts[0]
+        of_head = [
+            pc.equal(pc.fill_null(self._rare[name], missing), pa.scalar(value))
+            for name, value, missing in (
+                ("broker", head.broker or "", ""),
+                ("incarnation", head.incarnation, 0),
+            )
+        ]
+        before = pc.or_(
+            pc.less_equal(self._rare["seq"], cut.last_seq), pc.equal(self._rare["kind"], "header")
+        )
+        rare = self._rare.filter(pc.and_(pc.and_(*of_head), before))
+        earlier = [log.ended() for log in self._logs[: cut.log]]
+        state = ReplayState(cut, replay, earlier, self._loads[: cut.log + 1], [*extents[: cut.log + 1]], rare)
+        self._keeper.keep(state)
+
+
+def _replayed(
+    files: _Files,
+    asked: _Asked,
+    stored: StoredEntries,
+    state: ReplayState | None = None,
+    keeping: _Keeping | None = None,
+) -> Iterator[_Step]:
+    """Replay all incarnations, one after the other; ``state``: from there on."""
     logs = asked.logs
     with_facts = any(log.facts is not None for log in logs)
     batches = log_batches(
@@ -245,6 +339,8 @@ def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_
         event_columns=_TRACE_EVENT_COLUMNS if with_facts else EVENT_COLUMNS,
         message_columns=MESSAGE_COLUMNS,
         logs=[(log.lines, log.limit) for log in logs[:-1]],
+        begin=None if state is None else state.cut,
+        cut_us=None if keeping is None else keeping.cut_us,
     )
     if with_facts:
         batches = (replace(batch, events=_until(batch.events, logs[batch.log].end)) for batch in batches)
@@ -252,12 +348,26 @@ def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_
     replay: Replay | None = None
     extents = [_Extent() for _ in logs]
     several_brokers = len({log.parts[0].broker for log in logs}) > 1
-    for (number, part), of_part in groupby(following, key=lambda pair: (pair[0].log, pair[0].part)):
+    within: tuple[int, int] | None = None
+    if state is not None:
+        replay, extents[: len(state.extents)] = state.replay, state.extents
+        within = None if state.cut.last_seq < 0 else (state.cut.log, state.cut.part)
+    by_part = groupby(following, key=lambda pair: (pair[0].log, pair[0].part))
+    for (number, part), of_part in _from_place(by_part, within):
         if part >= len(logs[number].parts):
             raise NotStreamableError(f"a checkpoint follows a gap line where none was found: part {part}")
-        replay = asked.replay_of(number, part, replay, stored)
+        if (number, part) == within and replay is not None:
+            asked.go_on(replay, number, part, stored)
+        else:
+            after, replay = replay, None
         for batch, ahead in of_part:
-            if several_brokers:
+            if keeping is not None:
+                if batch.cut is not None:
+                    keeping.keep(batch.cut, after if replay is None else replay, extents)
+                keeping.take(number, batch.events)
+            if replay is None:
+                replay = asked.replay_of(number, part, after, stored)
+            if several_brokers or keeping is not None:
                 extents[number].add(batch.events)
             if batch.nobodys:
                 replay.pass_over(batch.messages)
@@ -269,7 +379,21 @@ def _replayed(files: _Files, asked: _Asked, stored: StoredEntries) -> Iterator[_
                 raise NotStreamableError(
                     f"by its positions, load {number + 1} of the topic came before the one in front of it"
                 )
+        assert replay is not None
         yield _Step(number, part, replay, replay.finish())
+
+
+_Batches = Iterator[tuple[LogBatch, pa.Table | None]]
+
+
+def _from_place(
+    by_part: Iterator[tuple[tuple[int, int], _Batches]], within: tuple[int, int] | None
+) -> Iterator[tuple[tuple[int, int], _Batches]]:
+    """Yield the parts of a log with their batches, first of all the part ``within`` which it goes on, if it has none."""
+    for number, (place, batches) in enumerate(by_part):
+        if not number and within is not None and place != within:
+            yield within, iter(())
+        yield place, batches
 
 
 class _Extent:
@@ -374,40 +498,103 @@ def _by_deliveries(files: _Files, asked: _Asked, number: int, positions: Set[str
     return judged_by_deliveries((step.found for step in steps if step.number == number), positions)
 
 
-def _logs(files: _Files, interval_end: datetime, overrides: Overrides) -> list[_Log]:
-    """Find the incarnations of a dispatcher and the parts of their logs, with the rare lines of each."""
+def _logs(
+    files: _Files, interval_end: datetime, overrides: Overrides, state: ReplayState | None = None
+) -> tuple[list[_Log], pa.Table]:
+    """Find the incarnations of a dispatcher and the parts of their logs, with the rare lines of each.
+
+    ``state``: the files hold what lies behind its place. Returns the rare lines and the headers of all, too, but for those of
+    the incarnations before that place.
+    """
     identity, event_files = files.identity, files.events
     found = survey(event_files, identity, (*RARE_KINDS, "gap"))
+    if state is not None:
+        if found.traced:
+            raise SnapshotError("the log is a dispatcher trace now")
+        rare = pa.concat_tables([state.rare, found.rare])
+        return _further_logs(files, interval_end, overrides, state, rare), rare
     if len(found.incarnations) < 2:
         broker, number = found.incarnations[0] if found.incarnations else (None, 0)
         log = _Log(_parts(identity, broker, number or 0, found.rare, overrides), interval_end)
-        return _with_facts(files, [log]) if found.traced else [log]
+        return (_with_facts(files, [log]) if found.traced else [log]), found.rare
     known = incarnations(event_files, identity)
-    of_row = [
-        (broker, number or 0)
-        for broker, number in zip(*(found.rare[name].to_pylist() for name in INCARNATION), strict=True)
-    ]
+    of_row = _incarnations_of(found.rare)
     if len(known) < len({(broker, number or 0) for broker, number in found.incarnations}):
         raise NotStreamableError("of an incarnation nothing but its header is known")
     for earlier, later in pairwise(known):
         overlap = (later.first_t_us or 0) <= (earlier.last_t_us or -1)
         if overlap and earlier.broker != later.broker:
             raise NotStreamableError("by their clocks, two brokers served the topic at once")
+    logs = _logs_of(known, found.rare, identity, interval_end, overrides)
+    return (_with_facts(files, logs) if found.traced else logs), found.rare
+
+
+def _logs_of(
+    known: Sequence[Incarnation],
+    rare: pa.Table,
+    identity: Mapping[str, str],
+    interval_end: datetime,
+    overrides: Overrides,
+) -> list[_Log]:
+    """Return the logs of incarnations, in the order in which they began."""
+    of_row = _incarnations_of(rare)
     logs: list[_Log] = []
     for at, incarnation in enumerate(known):
         of_this = [key == (incarnation.broker, incarnation.number) for key in of_row]
-        rare = found.rare.filter(pa.array(of_this, pa.bool_()))
+        rare_lines = rare.filter(pa.array(of_this, pa.bool_()))
         later_begins_us = [later.first_t_us for later in known[at + 1 :] if later.first_t_us is not None]
+        parts = _parts(identity, incarnation.broker, incarnation.number, rare_lines, overrides)
         log = _Log(
-            _parts(identity, incarnation.broker, incarnation.number, rare, overrides),
+            parts,
             judged_until(incarnation.last_t_us, later_begins_us, interval_end),
             incarnation.lines,
             last_t_us=incarnation.last_t_us,
+            first_t_us=incarnation.first_t_us,
+            deleted=is_deleted(parts[-1].events),
         )
         if logs:
             logs[-1] = replace(logs[-1], limit=_first_unread(log.parts[0].events, incarnation.first_seq))
         logs.append(log)
-    return _with_facts(files, logs) if found.traced else logs
+    return logs
+
+
+def _further_logs(
+    files: _Files, interval_end: datetime, overrides: Overrides, state: ReplayState, rare: pa.Table
+) -> list[_Log]:
+    """Find the incarnations of a dispatcher: those before the place of ``state``, that one, and the later ones."""
+    new = incarnations(files.events, files.identity)
+    before, known = state.loads[: state.cut.log], state.loads[state.cut.log :]
+    if known and new and (new[0].broker, new[0].number) == (known[0].broker, known[0].number):
+        if new[0].first_seq <= state.cut.last_seq:
+            raise SnapshotError(
+                f"the line at seq {new[0].first_seq} lies before the place that the log was read to"
+            )
+        known = [known[0].joined(new.pop(0))]
+    known += new
+    keys = [(load.broker, load.number) for load in (*before, *known)]
+    if len(set(keys)) < len(keys):
+        raise SnapshotError(
+            "lines of an earlier load of the topic lie behind the place that the log was read to"
+        )
+    if not known:
+        raise SnapshotError(
+            "the log has no line behind the place that it was read to, which is that of a new load"
+        )
+    starts = [load.first_t_us for load in (*before[-1:], *known) if load.first_t_us is not None]
+    if starts != sorted(starts):
+        raise SnapshotError("the loads of the topic do not stand in the order in which they began")
+    if len(set(_incarnations_of(rare)) - set(keys)):
+        raise SnapshotError("of a load of the topic nothing but its header is known")
+    for earlier, later in pairwise((*before[-1:], *known)):
+        if (later.first_t_us or 0) <= (earlier.last_t_us or -1) and earlier.broker != later.broker:
+            raise SnapshotError("by their clocks, two brokers served the topic at once")
+    return [*state.earlier, *_logs_of(known, rare, files.identity, interval_end, overrides)]
+
+
+def _incarnations_of(rare: pa.Table) -> list[tuple[str | None, int]]:
+    """Return the incarnation of each line."""
+    columns = (rare[name].to_pylist() for name in INCARNATION)
+    return [(broker, number or 0) for broker, number in zip(*columns, strict=True)]
 
 
 def _with_facts(files: _Files, logs: Sequence[_Log]) -> list[_Log]:

@@ -178,15 +178,50 @@ def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:
 # --- of a dispatcher ---------------------------------------------------------------------------------------------
 
 
+class WhenJoining:
+    """The positions that the rule remembered when each consumer joined, as fields of its statistics.
+
+    A broker shows them for as long as the consumer is connected, so they outlive the entries of a window. Call ``note`` before
+    entries leave the window.
+    """
+
+    def __init__(self) -> None:
+        self._fields: dict[int, dict[str, str]] = {}
+
+    def note(self, core: Core, entries: Positions) -> None:
+        """Note the positions of consumers that joined since the last call."""
+        if isinstance(core, SingleActiveDispatcher):
+            return
+        connected = core.connected()
+        for number in connected:
+            if not self._fields.get(number):
+                self._fields[number] = _when_joining(core, entries, number)
+        if len(self._fields) > len(connected):
+            self._fields = {number: self._fields[number] for number in connected}
+
+    def of(self, consumer: int) -> dict[str, str]:
+        """Return the field of a consumer; empty where its rule remembers none."""
+        return self._fields[consumer]
+
+
 def subscription_stats(
-    core: Core, entries: Positions, clients: Mapping[int, Client] | None = None, *, ranges: bool = True
+    core: Core,
+    entries: Positions,
+    clients: Mapping[int, Client] | None = None,
+    *,
+    ranges: bool = True,
+    when_joining: WhenJoining | None = None,
 ) -> dict[str, Any]:
     """Make what ``pulsar-admin topics stats`` would show of a dispatcher; consumers in its own order.
 
     ``entries``: positions of the entries the dispatcher numbers. ``clients``: consumer id and address of its consumers,
-    as far as they are known. ``ranges``: with everybody's hash ranges.
+    as far as they are known. ``ranges``: with everybody's hash ranges. ``when_joining``: of consumers that joined before
+    entries left the window.
     """
     clients = clients or {}
+    if when_joining is None:
+        when_joining = WhenJoining()
+    when_joining.note(core, entries)
     if isinstance(core, SingleActiveDispatcher):
         return _single_active(core, clients)
     changes, scalars = core.profile.changes, core.state.s
@@ -194,7 +229,7 @@ def subscription_stats(
     consumers = [
         {
             **_counters(core, number),
-            **_when_joining(core, entries, number),
+            **when_joining.of(number),
             **_draining(core, number),
             **_hash_ranges(core.profile, owned.get(number)),
             **_address(clients, number),

@@ -209,6 +209,19 @@ class AuditFold:
         self.new_ops = slice(0, 0)
         self.operations: Operations | None = None
 
+    def go_on(self, head: DispatcherLog, interval_start: datetime) -> None:
+        """Go on with more lines of the log: ``head`` holds the rare lines of all that is known of it now.
+
+        Findings of an earlier interval may name connections otherwise; those of this one name them as of now.
+        """
+        self._head = head
+        self._rows = Rows(head, interval_start)
+        self._names, self._named = [], False
+        self._added |= connections_added(head.events)
+        self._checkpoints = self._checkpoints or has_kind(head.events, "checkpoint")
+        self._connected.meet(head.events)
+        self.window.meet(head.events)
+
     @property
     def profile(self) -> profiles.Profile | None:
         """The rules in force; ``None`` while nothing was fed, and when the header does not say enough."""

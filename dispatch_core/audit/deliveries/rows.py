@@ -53,6 +53,10 @@ class Rows:
         }
         self._repeated: dict[str, pa.Array] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the columns, which are made again."""
+        return self.__dict__ | {"_repeated": {}}
+
     def deliveries(
         self, window: LogWindow, state: npt.NDArray[np.int32], scanned: Scanned
     ) -> tuple[pa.Table, Pairs]:

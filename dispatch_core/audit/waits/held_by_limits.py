@@ -63,16 +63,20 @@ class HeldByLimits:
             recorded: what the recorder writes (``records`` of the header).
             pending_by_holder: the dispatcher's state names the consumer of each pending entry (Key_Shared).
         """
+        self.know(in_force, recorded)
+        self._pending_by_holder = pending_by_holder
+        self._paid_us = 0  # until then the messages sent by the end of the last batch use up the rate
+        self._sent_us: Ints = np.empty(0, np.int64)  # of this batch
+        self._paid_after_us: Ints = np.empty(0, np.int64)  # of this batch, behind each
+
+    def know(self, in_force: BehaviourInForce, recorded: Collection[str]) -> None:
+        """Take all limits of the log, where more of it is known; arguments as at the beginning."""
         self._times = [
             time
             for time in in_force.times
             if time.what in _CODE and _SHOWN_BY_FIELD.get(time.what) not in recorded
         ]
         self._rates = [time for time in self._times if time.what == "dispatch_rate" and time.value]
-        self._pending_by_holder = pending_by_holder
-        self._paid_us = 0  # until then the messages sent by the end of the last batch use up the rate
-        self._sent_us: Ints = np.empty(0, np.int64)  # of this batch
-        self._paid_after_us: Ints = np.empty(0, np.int64)  # of this batch, behind each
 
     def sent(self, t_us: Ints, messages: Ints) -> None:
         """Take the deliveries of a batch: their times, and the messages of each."""

@@ -40,7 +40,7 @@ from dispatch_core.broker.state import (
     State,
     new_state,
 )
-from dispatch_core.recording.stream import AHEAD_ROWS
+from dispatch_core.recording.stream import AHEAD_ROWS, CLOCKS_US
 
 Rows = npt.NDArray[np.int64]
 
@@ -103,8 +103,6 @@ NUMBERS: Final = 20
 
 #: Several consumers.
 _MANY: Final = -2
-#: Messages are stored in order of position, by clocks that differ by less, microseconds.
-_CLOCKS_US: Final = 1_000_000
 #: Entries behind the read position that are looked at: of a longer backlog no more is in memory.
 MOST_AHEAD: Final = AHEAD_ROWS
 
@@ -121,7 +119,7 @@ def survey(
     now[WAITING], now[LISTED], now[PINNED_BY] = 0, 0, NOBODY
     entry = now[FIRST]
     end = min(len(st.deleted), max(entry, st.s[READ_POSITION]) + MOST_AHEAD)
-    while entry < end and stored_us[entry] <= now[T_US] + _CLOCKS_US:
+    while entry < end and stored_us[entry] <= now[T_US] + CLOCKS_US:
         if st.deleted[entry] == 0:
             slot = st.holder[entry] + WIDE
             if slot == NOBODY:

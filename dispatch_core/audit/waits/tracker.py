@@ -189,7 +189,7 @@ class WaitTracker:
         self._grace_us = grace_us
         self._long_us = long_us
         self._start_us = start_us
-        self._short_left = short_waits
+        self._short_waits = self._short_left = short_waits
         self._now = at_.numbers()
         self._rows: at_.Rows = np.empty((64, at_.COLUMNS), np.int64)
         self._row_of = np.empty(0, np.int32)
@@ -227,6 +227,12 @@ class WaitTracker:
         self._notes_of.window, self._notes_of.stored_us = window, self._stored_us
         self._notes_of.owed_us = self._owed_us
         self._rows[: self._now[at_.OPEN_ROWS], at_.HEAD] -= dropped
+
+    def begin_interval(self, start_us: int) -> None:
+        """Begin a later interval: waits that ended before ``start_us`` are left out from now on, and none is listed yet."""
+        self._start_us = start_us
+        self._short_left = self._short_waits
+        self._ended, self._sums = [], {}
 
     def begin(self, seq: int, t_us: int) -> None:
         """Begin with the first line of the log: entries that are stored already may wait from now on."""
@@ -394,6 +400,11 @@ class WaitTracker:
         return ended
 
     def _end(self, core: Core, closed: at_.Rows) -> None:
+        self._list_ended(core, closed)
+        for hash_id in closed[:, at_.HASH].tolist():
+            self._notes.pop(hash_id, None)  # a later wait of the hash may be for the same entry
+
+    def _list_ended(self, core: Core, closed: at_.Rows) -> None:
         closed = closed[(closed[:, at_.LAST_US] > closed[:, at_.FROM_US]) | (closed[:, at_.ATTEMPTS] > 0)]
         closed = closed[closed[:, at_.LAST_US] >= self._start_us]
         if not len(closed):
@@ -442,7 +453,7 @@ class WaitTracker:
 
     def _wait(self, core: Core, row: Sequence[int], *, open_: bool) -> SampledWait:
         hash_id, leading = row[at_.HASH], row[at_.LEADING]
-        note = self._notes.get(hash_id) if open_ else self._notes.pop(hash_id, None)
+        note = self._notes.get(hash_id)
         first = f"{row[at_.LEDGER]}:{row[at_.ENTRY]}"
         never: list[int] = []
         if open_:

@@ -1,0 +1,172 @@
+"""Save the state of a replay, and go on from it.
+
+A *snapshot* is the replay of a dispatcher's log up to a place shortly before the end of an interval (``stream.Cut``), and the
+rows of the log behind that place. A later interval goes on from there with its own rows, and its tables are those of a replay
+from the beginning. A snapshot is a cache: without it, or with one that cannot be used, the log is replayed from its beginning.
+
+The state is what the objects of the replay hold: the window of the audit, the broker's state, waits that are open. It is
+pickled by the standard library. Reading it makes objects of the core's own classes, of numpy, Arrow and the containers of
+Python, and of nothing else (``_Reader``): a snapshot comes from a store that others may write to. It holds for the code that
+wrote it alone (``core_digest``).
+
+Example: consumer 1 has not acknowledged 3:4 at midnight. The snapshot of the day holds the pending acknowledgement, so the
+next day sees 3:4 sent again as a redelivery, without a line of the day before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import zstandard
+
+from dispatch_core.errors import SnapshotError
+from dispatch_core.recording.stream import Cut, Incarnation
+
+if TYPE_CHECKING:
+    from dispatch_core.replay.assembler import Replay
+
+#: Version of this form of snapshots. A snapshot of a later one is refused by name.
+FORMAT: Final = 1
+#: A state is not longer than this when it is unpacked.
+_MOST_BYTES: Final = 4 << 30
+_LEVEL: Final = 3
+#: What a state may hold beside classes of the core.
+_ALLOWED: Final[Mapping[str, frozenset[str]]] = {
+    "_operator": frozenset({"eq"}),
+    "builtins": frozenset({"set", "frozenset", "slice", "range", "complex", "bytearray"}),
+    "collections": frozenset({"deque", "OrderedDict", "defaultdict", "Counter"}),
+    "datetime": frozenset({"datetime", "date", "timedelta", "timezone"}),
+    "numpy": frozenset({"ndarray", "dtype", "int64", "int32", "int8", "uint8", "bool_", "bool", "float64"}),
+    "numpy._core.multiarray": frozenset({"_reconstruct", "scalar"}),
+    "numpy._core.numeric": frozenset({"_frombuffer"}),
+    "pyarrow.lib": frozenset(
+        {
+            *(
+                "_reconstruct_table",
+                "_restore_array",
+                "chunked_array",
+                "py_buffer",
+                "schema",
+                "field",
+                "type_for_alias",
+            ),
+            *(
+                "list_",
+                "struct",
+                "dictionary",
+                "RecordBatch",
+                "Buffer",
+                "DataType",
+                "Schema",
+                "Field",
+                "KeyValueMetadata",
+            ),
+        }
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayState:
+    """A replay up to a place in its log.
+
+    Attributes:
+        cut: the place.
+        replay: of the incarnation that the place lies in; at its first line, of the incarnation before.
+        earlier: the logs of the incarnations before that one, without their lines.
+        loads: the lines of all incarnations, that one's as far as they lie before the place.
+        extents: the positions that the lines of each name.
+        rare: the rare lines and the headers of the incarnation before the place (``survey``).
+    """
+
+    cut: Cut
+    replay: Replay
+    earlier: list[Any]
+    loads: list[Incarnation]
+    extents: list[Any]
+    rare: pa.Table
+
+
+class StateKeeper:
+    """Keeps the state of a replay with which a later interval can go on.
+
+    ``cut_us``: what comes from this time on is left to that interval. ``cut`` and ``data``: the place, and the state
+    (``encoded``); ``None`` = the log can be cut nowhere before.
+    """
+
+    def __init__(self, cut_us: int) -> None:
+        self.cut_us = cut_us
+        self.cut: Cut | None = None
+        self.data: bytes | None = None
+
+    def keep(self, state: ReplayState) -> None:
+        """Keep a state instead of the one before it, at once: the replay goes on and changes it."""
+        self.cut, self.data = state.cut, encoded(state)
+
+
+class _Writer(pickle.Pickler):
+    """Pickles bound methods as what they are: a name of an object of the core."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See ``pickle.Pickler``."""
+        if isinstance(obj, MethodType):
+            return _method, (obj.__self__, obj.__name__)
+        return NotImplemented
+
+
+def _method(owner: Any, name: str) -> Any:
+    """Return a method of an object of the core."""
+    method = getattr(type(owner), name, None)
+    if type(owner).__module__.split(".", 1)[0] != "dispatch_core" or not callable(method):
+        raise SnapshotError(f"the snapshot names {name} of {type(owner).__name__}, which no state holds")
+    return MethodType(method, owner)
+
+
+class _Reader(pickle.Unpickler):
+    """Makes objects of the core's classes, and of the few others that a state holds."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """See ``pickle.Unpickler``; raises ``SnapshotError`` for all others."""
+        if module.split(".", 1)[0] == "dispatch_core" or name in _ALLOWED.get(module, ()):
+            return super().find_class(module, name)
+        raise SnapshotError(f"the snapshot names {module}.{name}, which no state holds")
+
+
+def encoded(state: ReplayState) -> bytes:
+    """Return a state as bytes, compressed."""
+    buffer = io.BytesIO()
+    _Writer(buffer, protocol=5).dump(state)
+    return zstandard.compress(buffer.getbuffer(), _LEVEL)
+
+
+def decoded(data: bytes) -> ReplayState:
+    """Return the state that ``encoded`` made bytes of. Raises ``SnapshotError`` for bytes that hold none."""
+    try:
+        unpacked = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
+        state = _Reader(io.BytesIO(unpacked)).load()
+    except SnapshotError:
+        raise
+    except Exception as error:
+        raise SnapshotError(f"the snapshot cannot be read ({type(error).__name__}: {error})") from error
+    if not isinstance(state, ReplayState):
+        raise SnapshotError("the snapshot holds no state of a replay")
+    return state
+
+
+@cache
+def core_digest() -> str:
+    """Return a digest of the code of the core: a snapshot holds for the code that wrote it alone."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
