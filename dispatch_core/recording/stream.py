@@ -997,6 +997,8 @@ def rows_behind(
 ) -> tuple[pa.Table, pa.Table]:
     """Return the lines and the entries of a log behind a place, in all columns of the log format.
 
+    Files are read from their ends on, as far as that place.
+
     Args:
         event_files: hold its lines.
         message_files: hold the entries of its topic.
@@ -1006,26 +1008,63 @@ def rows_behind(
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events, of_messages = _event_columns(tuple(EVENTS.names)), _message_columns(tuple(MESSAGES.names))
-    events = list(_rows(event_files, of_events, dispatcher))
-    entries = list(_entries(message_files, of_messages, topic))
-    if cut is not None:
-        events = [_lines_behind(_without_headers(table), cut, loads) for table in events]
-        entries = [kept(table, _from(table, (cut.reached[0], cut.reached[1] + 1))) for table in entries]
-    return _joined(events, EVENTS), _joined(entries, MESSAGES)
+    if cut is None:
+        return _joined(_rows(event_files, of_events, dispatcher), EVENTS), _joined(
+            _entries(message_files, of_messages, topic), MESSAGES
+        )
+    events: list[pa.Table] = []
+    for table in _rows_backwards(event_files, of_events, dispatcher):
+        lines = _without_headers(table)
+        behind = _lines_behind(lines, cut, loads)
+        events.append(behind)
+        if behind.num_rows < lines.num_rows:
+            break
+    entries: list[pa.Table] = []
+    for path in reversed(message_files):
+        for table in _rows_backwards([path], of_messages, topic):
+            behind = kept(table, _from(table, (cut.reached[0], cut.reached[1] + 1)))
+            entries.append(behind)
+            if behind.num_rows < table.num_rows:
+                break
+    found = _joined(reversed(entries), MESSAGES)
+    return _joined(reversed(events), EVENTS), found.sort_by(
+        [("ledger_id", "ascending"), ("entry_id", "ascending")]
+    )
+
+
+def _rows_backwards(
+    paths: Sequence[str], wanted: _Columns, dispatcher: Mapping[str, str]
+) -> Iterator[pa.Table]:
+    """The tables of ``_rows``, one for each row group, the last one first."""
+    for path in reversed(paths):
+        with _File(path) as file:
+            for group in reversed(file.groups(dispatcher)):
+                if not file.holds_only(group, dispatcher):
+                    table = file.shared_rows(group, dispatcher, wanted.of)
+                else:
+                    parts = [wanted.of(part) for part in file.rows(group, wanted.schema.names)]
+                    table = pa.concat_tables(parts)
+                if table.num_rows:
+                    yield table
 
 
 def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, int]]) -> pa.Table:
     """The lines behind a place."""
     before = frozenset(loads[: cut.log])
     of_cut = loads[cut.log] if cut.log < len(loads) else None
-    keys = zip(events["broker"].to_pylist(), pc.fill_null(events["incarnation"], 0).to_pylist(), strict=True)
-    behind = [
-        key not in before and (key != of_cut or seq > cut.last_seq)
-        for key, seq in zip(keys, events["seq"].to_pylist(), strict=True)
-    ]
-    return kept(events, np.array(behind, np.bool_))
+    behind = np.ones(events.num_rows, np.bool_)
+    first = 0
+    for run in _runs_of_incarnations(events):
+        key = run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0
+        rows = slice(first, first + run.num_rows)
+        if key in before:
+            behind[rows] = False
+        elif key == of_cut:
+            behind[rows] = run["seq"].to_numpy() > cut.last_seq
+        first = rows.stop
+    return kept(events, behind)
 
 
-def _joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+def _joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Join tables of rows, their texts as they are."""
     return pa.concat_tables([no_rows(schema), *(_as(table, schema) for table in tables)])

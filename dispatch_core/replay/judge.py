@@ -83,7 +83,8 @@ class Judge(ABC):
     def go_on(self, head: DispatcherLog, start_us: int) -> None:
         """Go on with more lines of the log in a later interval, which begins at ``start_us``.
 
-        ``head`` holds the rare lines of all that is known of the log now. Raises ``SnapshotError`` where that cannot be done.
+        ``head`` holds the rare lines of all that is known of the log now. Raises ``SnapshotError`` where that cannot be
+        done.
         """
         raise SnapshotError("the decisions of a trace are compared from its beginning")
 

@@ -169,7 +169,9 @@ class TraceJudge(Judge):
             return DispatcherPosition()
         entries, core = self._verification.entries, self._driver.core
         # Everybody's hash ranges are a table of their own.
-        shown = subscription_stats(core, entries, clients_of(self._head), ranges=False, when_joining=self._when_joining)
+        shown = subscription_stats(
+            core, entries, clients_of(self._head), ranges=False, when_joining=self._when_joining
+        )
         scalars = core.state.s
         return shown_position(
             entries,

@@ -104,6 +104,8 @@ def replay_files(
     stored = asked.stored_entries()
     states: list[tuple[pa.Table, int]] = []
     traced = any(log.facts is not None for log in logs)
+    if keeper is not None:
+        keeper.traced = traced
     keeping = None if keeper is None or traced else _Keeping(keeper, logs, rare, state)
     first = 0 if state is None else state.cut.log
     by_log = groupby(_replayed(files, asked, stored, state, keeping), key=lambda step: step.number)
@@ -503,8 +505,8 @@ def _logs(
 ) -> tuple[list[_Log], pa.Table]:
     """Find the incarnations of a dispatcher and the parts of their logs, with the rare lines of each.
 
-    ``state``: the files hold what lies behind its place. Returns the rare lines and the headers of all, too, but for those of
-    the incarnations before that place.
+    ``state``: the files hold what lies behind its place. Returns the rare lines and the headers of all, too, but for those
+    of the incarnations before that place.
     """
     identity, event_files = files.identity, files.events
     found = survey(event_files, identity, (*RARE_KINDS, "gap"))
@@ -518,7 +520,6 @@ def _logs(
         log = _Log(_parts(identity, broker, number or 0, found.rare, overrides), interval_end)
         return (_with_facts(files, [log]) if found.traced else [log]), found.rare
     known = incarnations(event_files, identity)
-    of_row = _incarnations_of(found.rare)
     if len(known) < len({(broker, number or 0) for broker, number in found.incarnations}):
         raise NotStreamableError("of an incarnation nothing but its header is known")
     for earlier, later in pairwise(known):

@@ -1,8 +1,9 @@
 """Save the state of a replay, and go on from it.
 
-A *snapshot* is the replay of a dispatcher's log up to a place shortly before the end of an interval (``stream.Cut``), and the
-rows of the log behind that place. A later interval goes on from there with its own rows, and its tables are those of a replay
-from the beginning. A snapshot is a cache: without it, or with one that cannot be used, the log is replayed from its beginning.
+A *snapshot* is the replay of a dispatcher's log up to a place shortly before the end of an interval (``stream.Cut``), and
+the rows of the log behind that place. A later interval goes on from there with its own rows, and its tables are those of a
+replay from the beginning. A snapshot is a cache: without it, or with one that cannot be used, the log is replayed from its
+beginning.
 
 The state is what the objects of the replay hold: the window of the audit, the broker's state, waits that are open. It is
 pickled by the standard library. Reading it makes objects of the core's own classes, of numpy, Arrow and the containers of
@@ -96,21 +97,35 @@ class ReplayState:
     rare: pa.Table
 
 
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """A state as bytes (``encoded``), with its place, and broker and number of the incarnations up to there."""
+
+    data: bytes
+    cut: Cut
+    loads: list[tuple[str | None, int]]
+
+    @classmethod
+    def of(cls, state: ReplayState, data: bytes) -> KeptState:
+        """Return the bytes of a state with what tells where it goes on."""
+        return cls(data, state.cut, [(load.broker, load.number) for load in state.loads])
+
+
 class StateKeeper:
     """Keeps the state of a replay with which a later interval can go on.
 
-    ``cut_us``: what comes from this time on is left to that interval. ``cut`` and ``data``: the place, and the state
-    (``encoded``); ``None`` = the log can be cut nowhere before.
+    ``cut_us``: what comes from this time on is left to that interval. ``kept``: the state; ``None`` = the log can be cut
+    nowhere before. ``traced``: the log has lines of a trace, which is compared from its beginning.
     """
 
     def __init__(self, cut_us: int) -> None:
         self.cut_us = cut_us
-        self.cut: Cut | None = None
-        self.data: bytes | None = None
+        self.kept: KeptState | None = None
+        self.traced = False
 
     def keep(self, state: ReplayState) -> None:
         """Keep a state instead of the one before it, at once: the replay goes on and changes it."""
-        self.cut, self.data = state.cut, encoded(state)
+        self.kept = KeptState.of(state, encoded(state))
 
 
 class _Writer(pickle.Pickler):

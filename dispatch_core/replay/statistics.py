@@ -181,27 +181,28 @@ def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:
 class WhenJoining:
     """The positions that the rule remembered when each consumer joined, as fields of its statistics.
 
-    A broker shows them for as long as the consumer is connected, so they outlive the entries of a window. Call ``note`` before
-    entries leave the window.
+    A broker shows them for as long as the consumer is connected, so they outlive the entries of a window. Call ``note``
+    before entries leave the window.
     """
 
     def __init__(self) -> None:
         self._fields: dict[int, dict[str, str]] = {}
 
     def note(self, core: Core, entries: Positions) -> None:
-        """Note the positions of consumers that joined since the last call."""
+        """Note the positions of consumers that joined since the last call, as far as the window holds their entries."""
         if isinstance(core, SingleActiveDispatcher):
             return
         connected = core.connected()
+        self._fields = {number: self._fields[number] for number in connected if number in self._fields}
         for number in connected:
-            if not self._fields.get(number):
+            read, sent = core.read_when_joining(number), core.sent_when_joining(number)
+            entry = sent if read is None else read
+            if number not in self._fields and entry is not None and entry < len(entries):
                 self._fields[number] = _when_joining(core, entries, number)
-        if len(self._fields) > len(connected):
-            self._fields = {number: self._fields[number] for number in connected}
 
-    def of(self, consumer: int) -> dict[str, str]:
+    def of(self, core: KeySharedDispatcher, entries: Positions, consumer: int) -> dict[str, str]:
         """Return the field of a consumer; empty where its rule remembers none."""
-        return self._fields[consumer]
+        return self._fields.get(consumer) or _when_joining(core, entries, consumer)
 
 
 def subscription_stats(
@@ -219,9 +220,7 @@ def subscription_stats(
     entries left the window.
     """
     clients = clients or {}
-    if when_joining is None:
-        when_joining = WhenJoining()
-    when_joining.note(core, entries)
+    when_joining = when_joining or WhenJoining()
     if isinstance(core, SingleActiveDispatcher):
         return _single_active(core, clients)
     changes, scalars = core.profile.changes, core.state.s
@@ -229,7 +228,7 @@ def subscription_stats(
     consumers = [
         {
             **_counters(core, number),
-            **when_joining.of(number),
+            **when_joining.of(core, entries, number),
             **_draining(core, number),
             **_hash_ranges(core.profile, owned.get(number)),
             **_address(clients, number),

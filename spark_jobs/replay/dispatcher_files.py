@@ -7,56 +7,120 @@ names alone are read. So this costs by the row groups, not by the rows.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 
 from dispatch_core.recording import schema
+from dispatch_core.times import micros
 from spark_jobs.intervals import Interval
+from spark_jobs.replay.snapshot_files import EarlierSnapshots, Saved
 from spark_jobs.warehouse.contracts import GROUP
 from spark_jobs.warehouse.delta_tables import files_until
+
+Group = tuple[str, ...]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Tasks per core that look into files: enough that the last one to end keeps nobody waiting for long.
 _TASKS_PER_CORE: Final = 4
+_NO_FILES: Final[dict[str, Any]] = {
+    "events": 0,
+    "event_files": [],
+    "message_files": [],
+    "snapshot_file": None,
+    "snapshot_end_us": None,
+    "idle": False,
+}
 
 
-def dispatchers(spark: SparkSession, warehouse: Path, span: Interval) -> list[dict[str, Any]]:
-    """The dispatchers of the interval with the files of their whole log, those of one file beside each other.
+def dispatchers(
+    spark: SparkSession, warehouse: Path, span: Interval, earlier: EarlierSnapshots | None = None
+) -> list[dict[str, Any]]:
+    """The dispatchers of the interval with the files of their log, those of one file beside each other.
 
-    Each with ``cluster``, ``topic``, ``subscription``, ``events`` (its rows of ``consumer_events`` up to this interval),
+    Each with ``cluster``, ``topic``, ``subscription``, ``events`` (its rows of ``consumer_events`` in these files),
     ``event_files`` and ``message_files`` (paths, in the order of the intervals). A dispatcher belongs to the interval when
     one of its lines (its header, too) or of its topic's messages does.
+
+    With ``earlier`` those that have a snapshot there come with the files behind it alone, and with it (``snapshot_file``).
+    Dispatchers of ``earlier`` that do not belong to the interval come, too: ``idle``, with ``snapshot_file`` and
+    ``snapshot_end_us`` of the snapshot that they keep, if they have one.
     """
-    asked = [
-        (name, str(path), start == span.start)
+    files = [
+        (name, str(path), start)
         for name in ("consumer_events", "messages")
         for path, start in files_until(warehouse, name, span)
     ]
-    context = spark.sparkContext
-    tasks = max(1, min(len(asked), context.defaultParallelism * _TASKS_PER_CORE))
-    rows: Counter[tuple[str, ...]] = Counter()
-    files: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    here: set[tuple[str, ...]] = set()
-    for path, now, groups in context.parallelize(asked, tasks).map(_look).collect():
-        for group, count in groups:
-            rows[group] += count
-            files[group].add(path)
-            if now:
-                here.add(group)
-    found = [
-        dict(zip(schema.DISPATCHER_KEY, group, strict=True))
-        | {"events": rows[group], "event_files": sorted(files[group])}
-        | {"message_files": sorted(files[group[:2]]) if group[:2] in files else []}
-        for group in files
-        if len(group) == len(schema.DISPATCHER_KEY) and (group in here or group[:2] in here)
-    ]
+    look = _Look()
+    saved = {} if earlier is None else earlier.saved
+    behind = [file for file in files if earlier is None or file[2] >= earlier.end]
+    look.at(spark, behind, span)
+    known = {group for group in look.files if len(group) == len(schema.DISPATCHER_KEY)} | set(saved)
+    here = {group for group in known if group in look.here or group[:2] in look.here}
+    if earlier is not None and any(saved.get(group) is None for group in here):
+        before = _Look()
+        before.at(spark, [file for file in files if file[2] < earlier.end], span)
+        whole = {group for group in here if saved.get(group) is None}
+        look.join(before, whole | {group[:2] for group in whole})
+        look.topics_of = {group[:2]: look.files[group[:2]] - before.files[group[:2]] for group in here}
+    found = [look.row(group, saved.get(group)) for group in here]
     found.sort(key=lambda row: (row["event_files"], *(row[name] for name in schema.DISPATCHER_KEY)))
-    return found
+    # One with rows between its snapshot and the interval cannot keep it.
+    idle = sorted(group for group in known - here)
+    return found + [_idle_row(group, saved.get(group) if group not in look.files else None) for group in idle]
+
+
+def _idle_row(group: Group, snapshot: Saved | None) -> dict[str, Any]:
+    row = dict(zip(schema.DISPATCHER_KEY, group, strict=True)) | _NO_FILES | {"idle": True}
+    if snapshot is not None:
+        row |= {"snapshot_file": snapshot.path, "snapshot_end_us": micros(snapshot.end)}
+    return row
+
+
+class _Look:
+    """Rows and files of each dispatcher and topic, by the footers of files; ``here``: those of the interval."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[Group] = Counter()
+        self.files: defaultdict[Group, set[str]] = defaultdict(set)
+        self.here: set[Group] = set()
+        #: Of topics whose dispatchers have snapshots only in part: the files behind the snapshots.
+        self.topics_of: Mapping[Group, set[str]] = {}
+
+    def at(self, spark: SparkSession, files: Sequence[tuple[str, str, datetime]], span: Interval) -> None:
+        """Look into files: table, path and start of the interval."""
+        asked = [(name, path, start == span.start) for name, path, start in files]
+        context = spark.sparkContext
+        tasks = max(1, min(len(asked), context.defaultParallelism * _TASKS_PER_CORE))
+        for path, now, groups in context.parallelize(asked, tasks).map(_look).collect():
+            for group, count in groups:
+                self.rows[group] += count
+                self.files[group].add(path)
+                if now:
+                    self.here.add(group)
+
+    def join(self, other: _Look, groups: Set[Group]) -> None:
+        """Take what another look found about some groups."""
+        for group in groups:
+            if group in other.files:
+                self.rows[group] += other.rows[group]
+                self.files[group] |= other.files[group]
+
+    def row(self, group: Group, snapshot: Saved | None) -> dict[str, Any]:
+        """Return the row of a dispatcher, with the snapshot that it goes on from."""
+        topic = group[:2]
+        of_topic = self.files.get(topic, set())
+        if snapshot is not None:
+            of_topic = self.topics_of.get(topic, of_topic)
+        row = dict(zip(schema.DISPATCHER_KEY, group, strict=True)) | _NO_FILES
+        row |= {"events": self.rows[group], "event_files": sorted(self.files.get(group, set()))}
+        row |= {"message_files": sorted(of_topic)}
+        return row if snapshot is None else row | {"snapshot_file": snapshot.path}
 
 
 def _look(asked: tuple[str, str, bool]) -> tuple[str, bool, list[tuple[tuple[str, ...], int]]]:

@@ -94,7 +94,7 @@ def plan(
     folder = run_folder(warehouse, span, run_id)
     _sweep_old(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
-    history, found = what_to_replay(spark, warehouse, span)
+    history, found = what_to_replay(spark, warehouse, span, limits, overrides)
     divided = _divided([dispatcher["events"] for dispatcher in found], groups)
     sizes = [
         {"group": number, "dispatchers": len(members), "events": sum(found[at]["events"] for at in members)}
@@ -111,7 +111,7 @@ def plan(
         "stage": "plan",
         "interval_start": span.start.isoformat(),
         "groups": sizes,
-        "dispatchers": len(found),
+        "dispatchers": sum(not dispatcher["idle"] for dispatcher in found),
         "events": sum(dispatcher["events"] for dispatcher in found),
         "history_digest": history,
     }

@@ -9,6 +9,7 @@ interval up to the one being replayed is read.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ from spark_jobs.replay.as_of import AsOf
 from spark_jobs.replay.dispatcher_files import dispatchers
 from spark_jobs.replay.lost_ends import ENDS_LOST, with_lost_ends
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
+from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
+from spark_jobs.replay.snapshot_files import WITHOUT, earlier_snapshots, settings_digest, snapshot_key
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
 from spark_jobs.warehouse.contracts import StagedFile
@@ -53,6 +56,11 @@ DISPATCHERS = pa.schema(
         pa.field("message_files", pa.list_(pa.string())),
         *as_of.COLUMNS,
         ENDS_LOST,
+        pa.field("snapshot_file", pa.string()),
+        pa.field("snapshot_end_us", pa.int64()),
+        pa.field("idle", pa.bool_()),
+        pa.field("warehouse", pa.string()),
+        pa.field("snapshot_key", pa.string()),
     ]
 )
 
@@ -97,7 +105,7 @@ def replay(
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     with stage_run(warehouse, "replay", span, wait=True) as staging:
-        history, found = what_to_replay(spark, warehouse, span, asked)
+        history, found = what_to_replay(spark, warehouse, span, limits, overrides, asked)
         folded = fold(spark, found, staging, span, rule, limits, overrides)
         return publish(
             warehouse,
@@ -105,7 +113,7 @@ def replay(
             folded,
             staging,
             history=history,
-            dispatchers=len(found),
+            dispatchers=sum(not dispatcher["idle"] for dispatcher in found),
             limits=limits,
             overrides=overrides,
             asked=asked,
@@ -116,31 +124,47 @@ def replay(
 
 
 def what_to_replay(
-    spark: SparkSession, warehouse: Path, span: Interval, asked: AsOf = as_of.DEFAULT
+    spark: SparkSession,
+    warehouse: Path,
+    span: Interval,
+    limits: LimitRules,
+    overrides: Overrides,
+    asked: AsOf = as_of.DEFAULT,
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none."""
+    """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none.
+
+    They come with what is kept of them (``snapshot_files``).
+    """
     ledger = Ledger(warehouse)  # before any file is looked at
     history = ledger.history_of(span)
     moment = asked.columns(goes_on=ledger.goes_on(span), end_us=span.end_us)
     lost = with_lost_ends(warehouse, span)
+    earlier, key = None, None
+    if not os.environ.get(WITHOUT):
+        settings = settings_digest(limits, overrides)
+        earlier = earlier_snapshots(warehouse, ledger, span, settings)
+        key = snapshot_key(ledger, span, settings)
     found = [
         dispatcher
         | moment
+        | {"warehouse": str(warehouse), "snapshot_key": key}
         | {
             ENDS_LOST.name: [
                 dict(zip(INCARNATION, load, strict=True))
                 for load in lost.get(tuple(dispatcher[name] for name in schema.DISPATCHER_KEY), ())
             ]
         }
-        for dispatcher in dispatchers(spark, warehouse, span)
+        for dispatcher in dispatchers(spark, warehouse, span, earlier)
     ]
-    if not found:
+    here = [dispatcher for dispatcher in found if not dispatcher["idle"]]
+    if not here:
         raise ReplayError(
             f"{warehouse}: no dispatcher has a line in {span.name}; the tables are as before. "
             "Ingest the interval first, or check that the logs hold that day"
         )
     say(
-        f"replay {span.name}: {len(found)} dispatchers, {sum(dispatcher['events'] for dispatcher in found)} events"
+        f"replay {span.name}: {len(here)} dispatchers, {sum(dispatcher['events'] for dispatcher in here)} events"
+        + ("" if earlier is None else f", {sum(d['snapshot_file'] is not None for d in here)} from snapshots")
     )
     return history, found
 
@@ -156,13 +180,16 @@ def fold(
 ) -> Folded:
     """Fold the logs of dispatchers and stage what their folds say about the interval."""
     staged = _staged(spark, found, staging, span, rule, limits, overrides)
-    files: dict[str, list[StagedFile]] = {name: [] for name in REPLAY_TABLES}
+    files: dict[str, list[StagedFile]] = {name: [] for name in (*REPLAY_TABLES, SNAPSHOTS)}
     failed = []
+    refused = Counter[str]()
     whole_logs = Counter[str]()
     for row in staged.to_pylist():
         if row["table"]:
             files[row["table"]].append(StagedFile(row["table"], Path(row["path"]), row["rows"]))
             continue
+        if row["snapshot_refused"]:
+            refused[row["snapshot_refused"]] += 1
         if row["whole_log_reason"]:
             whole_logs[_without_names(row)] += 1
         if row["not_judged_reason"]:
@@ -170,8 +197,14 @@ def fold(
     for dispatcher in failed:
         name = f"{dispatcher['topic']} / {dispatcher['subscription']}"
         say(f"replay {span.name}: {name}: not judged: {dispatcher['not_judged_reason']}; the others go on")
+    for reason, count in refused.most_common(5):
+        say(
+            f"replay {span.name}: {count} snapshots could not be used; replayed from the beginning instead: {reason}"
+        )
+    kept = files.pop(SNAPSHOTS)
     return Folded(
-        {name: compact(sorted(parts, key=lambda file: file.path), staging) for name, parts in files.items()},
+        {name: compact(sorted(parts, key=lambda file: file.path), staging) for name, parts in files.items()}
+        | {SNAPSHOTS: sorted(kept, key=lambda file: file.path)},
         failed,
         whole_logs,
     )
@@ -213,6 +246,8 @@ def publish(
         name: replace_interval(warehouse, name, span, compact(folded.files[name], staging))
         for name in REPLAY_TABLES
     }
+    if folded.files.get(SNAPSHOTS):
+        replace_interval(warehouse, SNAPSHOTS, span, folded.files[SNAPSHOTS])
     summary: dict[str, Any] = {
         "stage": "replay",
         "interval_start": span.start.isoformat(),

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.entry_waits import EntryWaits
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
-from dispatch_core.errors import DispatchAuditError, NotStreamableError, describe
+from dispatch_core.errors import DispatchAuditError, NotStreamableError, SnapshotError, describe
 from dispatch_core.recording import schema
 from dispatch_core.recording.checkpoint import leading, upto
 from dispatch_core.recording.known_until import logs_until
@@ -44,6 +44,13 @@ from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval
 from spark_jobs.replay.dispatcher_log import load_logs
+from spark_jobs.replay.snapshot_files import (
+    BEFORE_END_US,
+    NOTHING_SAVED,
+    SnapshotWriter,
+    from_beginning,
+    opened,
+)
 from spark_jobs.warehouse.contracts import PARTITION, conform
 from spark_jobs.warehouse.staging import Sink
 from spark_jobs.worker_memory import FreeMemory, take_little_memory
@@ -68,6 +75,7 @@ STAGED: Final = pa.schema(
         pa.field("rows", pa.int64()),
         pa.field("not_judged_reason", pa.string()),
         pa.field("whole_log_reason", pa.string()),  # why the log was replayed as a whole, in memory
+        pa.field("snapshot_refused", pa.string()),  # why the snapshot could not be used
     ]
 )
 
@@ -108,15 +116,18 @@ def replay_dispatchers(
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
     memory = FreeMemory(_DELIVERIES_BETWEEN)
-    with Sink(staging, part) as sink:
+    with Sink(staging, part) as sink, SnapshotWriter(staging, part) as snapshots:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
+            if dispatcher.get("idle"):
+                snapshots.keep(dispatcher)
+                continue
             of_topic = limits.limits_for(identity["topic"], identity["subscription"])
             outcome = _replay_one(
-                identity, dispatcher, sink, memory, staging, span, rule, of_topic, overrides
+                identity, dispatcher, sink, snapshots, memory, staging, span, rule, of_topic, overrides
             )
             sink.keep()
             rows.append({**identity, "table": "", "path": "", "rows": 0} | asdict(outcome))
-        staged = sink.close()
+        staged = sink.close() + snapshots.close()
     rows += [
         {**identities[0], "table": file.table, "path": str(file.path), "rows": file.rows} for file in staged
     ]
@@ -129,12 +140,14 @@ class Outcome:
 
     not_judged_reason: str | None = None
     whole_log_reason: str | None = None
+    snapshot_refused: str | None = None
 
 
 def _replay_one(
     identity: dict[str, str],
     dispatcher: dict[str, Any],
     sink: Sink,
+    snapshots: SnapshotWriter,
     memory: FreeMemory,
     staging: Path,
     span: Interval,
@@ -155,12 +168,22 @@ def _replay_one(
             sink.write(name, table)
         return Outcome(died)
     attempts[deaths].touch()
-    outcome = Outcome() if rule is None else Outcome(whole_log_reason="another rule takes whole logs")
-    if rule is None and dispatcher.get("until_us") is not None:
+    refused: str | None = None
+    if rule is not None:
+        outcome = Outcome(whole_log_reason="another rule takes whole logs")
+    elif dispatcher.get("until_us") is not None:
         outcome = Outcome(whole_log_reason="a moment inside the interval was asked for")
-    elif rule is None:
-        outcome = _in_batches(dispatcher, sink, memory, span, limits, overrides)
+    else:
+        try:
+            outcome = _in_batches(dispatcher, sink, snapshots, memory, span, limits, overrides)
+        except SnapshotError as error:
+            sink.discard()
+            refused = describe(error)
+            dispatcher = from_beginning(dispatcher, span)
+            outcome = _in_batches(dispatcher, sink, snapshots, memory, span, limits, overrides)
     if outcome != Outcome():
+        snapshots.keep(identity | {"snapshot_key": dispatcher.get("snapshot_key")})
+        dispatcher = from_beginning(dispatcher, span)
         chosen = rule or partial(
             recorded_rule,
             limits=limits,
@@ -175,44 +198,70 @@ def _replay_one(
             sink.write(name, table)
     for marker in attempts[: deaths + 1]:
         marker.unlink()
-    return outcome
+    return replace(outcome, snapshot_refused=refused)
 
 
 def _in_batches(
     dispatcher: dict[str, Any],
     sink: Sink,
+    snapshots: SnapshotWriter,
     memory: FreeMemory,
     span: Interval,
     limits: Limits,
     overrides: Overrides,
 ) -> Outcome:
-    """Replay a log batch by batch; of one for which that cannot be done, or fails, nothing is left in the sink."""
+    """Replay a log batch by batch, from its snapshot on if it has one, and write the snapshot for later intervals.
+
+    Of a log for which that cannot be done, or fails, nothing is left in the sink. Raises ``SnapshotError`` where the replay
+    cannot go on from the snapshot.
+    """
     # Imported late: they bring the compiled kernels along.
     from dispatch_core.replay.log_files import replay_files
+    from dispatch_core.replay.snapshots import StateKeeper
 
-    try:
-        batches = replay_files(
-            dispatcher,
-            interval_start=span.start,
-            interval_end=span.end,
-            limits=limits,
-            overrides=overrides,
-            to_last_line=_to_last_line(dispatcher),
-            complete=bool(dispatcher.get("complete")),
-            open_file=tempfile.TemporaryFile,
-        )
-        for tables in batches:
-            for name, table in tables.items():
-                sink.write(name, table)
-            memory.used_for(tables["deliveries"].num_rows if "deliveries" in tables else 0)
-    except NotStreamableError as error:
-        sink.discard()
-        return Outcome(whole_log_reason=describe(error))
-    except OSError:
-        raise  # the disk's fault, not the log's
-    except Exception as error:  # noqa: BLE001 - it is this dispatcher's alone, and it is reported
-        sink.discard()
-        return Outcome(not_judged_reason=describe(error))
+    has_snapshot = dispatcher.get("snapshot_file") is not None
+    with tempfile.TemporaryDirectory() as folder:
+        log, begin = dispatcher, NOTHING_SAVED
+        if has_snapshot:
+            begin = opened(dispatcher["snapshot_file"], dispatcher, Path(folder))
+            log = dispatcher | {
+                "event_files": [*begin.event_files, *dispatcher["event_files"]],
+                "message_files": [*begin.message_files, *dispatcher["message_files"]],
+            }
+        keeper = None
+        if dispatcher.get("snapshot_key") is not None:
+            keeper = StateKeeper(span.end_us - BEFORE_END_US)
+        try:
+            batches = replay_files(
+                log,
+                interval_start=span.start,
+                interval_end=span.end,
+                limits=limits,
+                overrides=overrides,
+                to_last_line=_to_last_line(dispatcher),
+                complete=bool(dispatcher.get("complete")),
+                open_file=tempfile.TemporaryFile,
+                state=begin.state,
+                keeper=keeper,
+            )
+            for tables in batches:
+                for name, table in tables.items():
+                    sink.write(name, table)
+                memory.used_for(tables["deliveries"].num_rows if "deliveries" in tables else 0)
+            if keeper is not None:
+                snapshots.write(log, keeper, begin.kept)
+        except NotStreamableError as error:
+            if has_snapshot:
+                raise SnapshotError(describe(error)) from error
+            sink.discard()
+            return Outcome(whole_log_reason=describe(error))
+        except (OSError, SnapshotError):
+            raise  # not the log's fault
+        except Exception as error:
+            if has_snapshot:
+                raise SnapshotError(describe(error)) from error
+            sink.discard()
+            return Outcome(not_judged_reason=describe(error))
     return Outcome()
 
 

@@ -55,6 +55,25 @@ ALERTS_SENT: Final = pa.schema(
 )
 
 
+#: One row per dispatcher: the state of its replay shortly before the interval's end (``replay.snapshot_files``).
+SNAPSHOTS: Final = pa.schema(
+    [
+        tables.INTERVAL_START,
+        *(pa.field(name, pa.string(), nullable=False) for name in schema.DISPATCHER_KEY),
+        pa.field("history", pa.string(), nullable=False),
+        pa.field("settings", pa.string(), nullable=False),
+        pa.field("code", pa.string(), nullable=False),
+        pa.field("format", pa.int64(), nullable=False),
+        pa.field("sha256", pa.string()),
+        pa.field("kept_in", pa.string()),
+        pa.field("kept_end_us", pa.int64()),
+        pa.field("state", pa.binary()),
+        pa.field("events", pa.binary()),
+        pa.field("messages", pa.binary()),
+    ]
+)
+
+
 def _with_interval(contract: pa.Schema) -> pa.Schema:
     return pa.schema([tables.INTERVAL_START, *contract])
 
@@ -65,12 +84,15 @@ CONTRACTS: Final[dict[str, pa.Schema]] = {
     "consumer_events": _with_interval(schema.EVENTS),
     "quarantine": _with_interval(schema.QUARANTINE),
     **tables.ALL_TABLES,
+    "snapshots": SNAPSHOTS,
     "run_metadata": RUN_METADATA,
     "alerts_sent": ALERTS_SENT,
 }
 #: Tables that are only appended to and have no partitions. They depend on when something was done, not on the logs alone,
 #: and are left out where results are compared.
 APPENDED: Final = ("run_metadata", "alerts_sent")
+#: Tables that are left out where results are compared: those, and the cache of the replays.
+NOT_COMPARED: Final = (*APPENDED, "snapshots")
 
 PARTITION: Final = "interval_start"
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow.dataset as ds
 
-from dispatch_core.times import micros
+from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.warehouse.contracts import PARTITION
 from spark_jobs.warehouse.delta_tables import all_files
@@ -77,6 +77,17 @@ class Ledger:
         """Return the digest of all that a replay of the interval depends on now; "" if nothing was ingested."""
         ingested = self.ingested()
         return history_digests(ingested, open_ended(ingested, self.logs_go_on())).get(span.start_us, "")
+
+    def rows_until(self, span: Interval) -> str:
+        """Return the digest of all rows up to the end of an interval; "" if nothing was ingested for it."""
+        return history_digests(self.ingested()).get(span.start_us, "")
+
+    def intervals_before(self, span: Interval) -> list[Interval]:
+        """List the ingested intervals that end before another begins, or as it does, the latest first."""
+        ends = sorted(
+            ((start, end) for start, (end, digest) in self.ingested().items() if digest), reverse=True
+        )
+        return [Interval(from_micros(start), from_micros(end)) for start, end in ends if end <= span.start_us]
 
     def replayed(self) -> dict[int, tuple[Interval, str]]:
         """Return the bounds and the history digest of each interval that was replayed, by its start.

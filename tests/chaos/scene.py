@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from spark_jobs.warehouse.contracts import APPENDED, CONTRACTS
+from spark_jobs.warehouse.contracts import CONTRACTS, NOT_COMPARED
 from spark_jobs.warehouse.delta_tables import all_files, read_table
 from tests.chaos.stages import STAGES
 from tests.checkout import PYTHONPATH
@@ -31,7 +31,7 @@ _THEN: Final = (
     "designed-rolling-restart-classic-ch",
 )
 #: Tables that depend on the logs alone.
-TABLES: Final = tuple(sorted(set(CONTRACTS) - set(APPENDED)))
+TABLES: Final = tuple(sorted(set(CONTRACTS) - set(NOT_COMPARED)))
 _DIGITS: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STAGE_SECONDS: Final = 300
 

@@ -22,7 +22,7 @@ from spark_jobs.ingest.with_history import ingest_with_history
 from spark_jobs.intervals import Interval, parse_moment
 from spark_jobs.pull.pull_logs import pull
 from spark_jobs.replay.replay_interval import replay
-from spark_jobs.warehouse.contracts import APPENDED, CONTRACTS
+from spark_jobs.warehouse.contracts import CONTRACTS, NOT_COMPARED
 from spark_jobs.warehouse.delta_tables import read_table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LENGTH = timedelta(hours=1)
 START = parse_moment("2026-11-01")
 #: All tables that are a function of the logs and were written here.
-TABLES = sorted(set(CONTRACTS) - set(APPENDED))
+TABLES = sorted(set(CONTRACTS) - set(NOT_COMPARED))
 
 
 def span(number: int) -> Interval:

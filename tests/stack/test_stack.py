@@ -22,7 +22,7 @@ import pytest
 
 from dispatch_airflow.local_run.client import ApiError
 from dispatch_airflow.processes import processes
-from spark_jobs.warehouse.contracts import APPENDED, CONTRACTS
+from spark_jobs.warehouse.contracts import CONTRACTS, NOT_COMPARED
 from spark_jobs.warehouse.delta_tables import read_table
 from tests.checkout import PYTHONPATH
 from tests.stack.airflow import DAG, Airflow
@@ -144,7 +144,7 @@ def rows(warehouse: Path, name: str, start: datetime) -> Counter[str]:
 def assert_as_undisturbed(scene: Scene, day: int, reference: Path | None = None) -> None:
     """Assert that all tables have the same rows for a day as the run in one process."""
     start, counts, expected_in = scene.start(day), {}, (reference or scene.reference) / "warehouse"
-    for name in sorted(set(CONTRACTS) - set(APPENDED)):
+    for name in sorted(set(CONTRACTS) - set(NOT_COMPARED)):
         if not (expected_in / name).exists():
             assert not (scene.warehouse / name).exists(), name
             continue

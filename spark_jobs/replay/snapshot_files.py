@@ -1,0 +1,322 @@
+"""Keep the state of each dispatcher's replay at the end of an interval, and begin a later interval with it.
+
+The table ``snapshots`` has a row for each dispatcher and interval that was replayed. It is a cache: it depends on the code,
+and is outside any comparison of tables. A row is *usable* for a later interval if
+
+* all rows up to the end of its interval are the same as then (``history``),
+* the code of the core, the limits and what holds in place of the logs' headers are the same,
+* its bytes have their checksum.
+
+Otherwise the log is replayed from the newest usable row before, or from its beginning, with the same result. A dispatcher
+that an interval has no rows of keeps the snapshot that it had (``kept_in``), so the newest interval knows all dispatchers.
+The row of one whose log cannot be cut, as that of a trace, has neither a state nor rows: it is replayed from the beginning.
+
+Knows files and Arrow, not Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.errors import SnapshotError
+from dispatch_core.recording import schema
+from dispatch_core.recording.log_profile import Overrides
+from dispatch_core.recording.stream import rows_behind
+from dispatch_core.replay import snapshots
+from dispatch_core.replay.snapshots import KeptState, ReplayState, StateKeeper, core_digest, decoded
+from dispatch_core.times import from_micros
+from spark_jobs.intervals import Interval
+from spark_jobs.warehouse.contracts import StagedFile, file_schema
+from spark_jobs.warehouse.delta_tables import files_until, has_table
+from spark_jobs.warehouse.run_ledger import Ledger
+
+TABLE: Final = "snapshots"
+#: Lines and entries of so long before an interval's end are left to the next one. It covers the time in which a line may
+#: race with another, and clocks of producers that differ, microseconds.
+BEFORE_END_US: Final = 2_000_000
+#: No snapshot has more rows behind its place: one with more costs more than it saves.
+_MOST_ROWS: Final = 1_000_000
+#: A row group ends when it has so many bytes: a task reads those that hold its dispatchers.
+_GROUP_BYTES: Final = 1 << 20
+#: Row groups that a task keeps.
+_KEPT_GROUPS: Final = 2
+#: Environment variable: if it is set, no snapshot is used and none is written.
+WITHOUT: Final = "DISPATCH_AUDIT_WITHOUT_SNAPSHOTS"
+_BLOBS: Final = ("state", "events", "messages")
+Group = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A usable snapshot of a dispatcher: the end of its interval, and the file that has its row."""
+
+    end: datetime
+    path: str
+
+
+class SnapshotWriter:
+    """Writes the snapshots of one task to a file. Use it as a context manager, and ``close`` it at the end.
+
+    A dispatcher's row has the ``snapshot_key`` under which its snapshot can be used; without one nothing is written.
+    """
+
+    def __init__(self, staging: Path, part: str) -> None:
+        self._path = staging / TABLE / f"{part}.parquet"
+        self._temporary = self._path.with_name(f".{self._path.stem}.tmp")
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._waiting_bytes = 0
+        self._rows = 0
+
+    def write(self, dispatcher: Mapping[str, Any], keeper: StateKeeper, before: KeptState | None) -> None:
+        """Write the snapshot of a dispatcher; see ``snapshot_of``."""
+        self._add(dispatcher, snapshot_of(dispatcher, keeper, before))
+
+    def keep(self, dispatcher: Mapping[str, Any]) -> None:
+        """Write that a dispatcher keeps the snapshot that its row names, or has none."""
+        kept: dict[str, Any] = {}
+        if dispatcher.get("idle") and dispatcher["snapshot_file"] is not None:
+            kept = {"kept_in": dispatcher["snapshot_file"], "kept_end_us": dispatcher["snapshot_end_us"]}
+        self._add(dispatcher, kept)
+
+    def _add(self, dispatcher: Mapping[str, Any], columns: Mapping[str, Any]) -> None:
+        if dispatcher.get("snapshot_key") is None:
+            return
+        row: dict[str, Any] = dict.fromkeys(file_schema(TABLE).names)
+        row |= {name: dispatcher[name] for name in schema.DISPATCHER_KEY}
+        row |= {**json.loads(dispatcher["snapshot_key"]), "code": core_digest(), "format": snapshots.FORMAT}
+        self._waiting.append(row | dict(columns))
+        self._waiting_bytes += sum(len(columns.get(name) or b"") for name in _BLOBS)
+        self._rows += 1
+        if self._waiting_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        if self._writer is None:
+            self._path.parent.mkdir(exist_ok=True)
+            self._writer = pq.ParquetWriter(self._temporary, file_schema(TABLE), compression="none")
+        self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=file_schema(TABLE)))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> list[StagedFile]:
+        """Finish the file; returns it, if there are any rows."""
+        self._flush()
+        if self._writer is None:
+            return []
+        self._writer.close()
+        self._temporary.replace(self._path)
+        return [StagedFile(TABLE, self._path, self._rows)]
+
+    def __enter__(self) -> SnapshotWriter:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._writer is not None and self._writer.is_open:
+            self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def snapshot_key(ledger: Ledger, span: Interval, settings: str) -> str:
+    """Return what the snapshots of an interval rest on, beside the code: all rows up to its end, and the settings."""
+    return json.dumps({"history": ledger.rows_until(span), "settings": settings})
+
+
+def settings_digest(limits: LimitRules, overrides: Overrides) -> str:
+    """Return a digest of the limits and of what holds in place of the logs' headers."""
+    text = json.dumps([limits.digest, overrides.json()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def from_beginning(dispatcher: dict[str, Any], span: Interval) -> dict[str, Any]:
+    """Return the row of a dispatcher with all files of its log, and without a snapshot."""
+    if dispatcher.get("snapshot_file") is None:
+        return dispatcher
+    warehouse = Path(dispatcher["warehouse"])
+    return dispatcher | {
+        "snapshot_file": None,
+        "event_files": [path for path, _start in files_until(warehouse, "consumer_events", span)],
+        "message_files": [path for path, _start in files_until(warehouse, "messages", span)],
+    }
+
+
+def snapshot_of(
+    dispatcher: Mapping[str, Any], keeper: StateKeeper, before: KeptState | None
+) -> dict[str, Any]:
+    """Return the columns of a snapshot: the state that ``keeper`` has, and the rows of the log behind it.
+
+    Args:
+        dispatcher: its identity and its files, as they were replayed.
+        keeper: as the replay left it.
+        before: the state that the replay went on from; it still holds where the keeper has no later one.
+    """
+    if keeper.traced:
+        return {}
+    identity = {name: dispatcher[name] for name in schema.DISPATCHER_KEY}
+    state = keeper.kept or before
+    cut, loads = (None, []) if state is None else (state.cut, state.loads)
+    events, messages = rows_behind(
+        dispatcher["event_files"], dispatcher["message_files"], identity, cut, loads
+    )
+    if events.num_rows + messages.num_rows > _MOST_ROWS:
+        return {}
+    blobs = {
+        "state": None if state is None else state.data,
+        "events": _as_parquet(events),
+        "messages": _as_parquet(messages),
+    }
+    return blobs | {"sha256": _checksum(blobs)}
+
+
+def _as_parquet(rows: pa.Table) -> bytes | None:
+    if not rows.num_rows:
+        return None
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _checksum(blobs: Mapping[str, bytes | None]) -> str:
+    digest = hashlib.sha256()
+    for name in _BLOBS:
+        digest.update(f"{name} {len(blobs[name] or b'')} ".encode() + (blobs[name] or b""))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSnapshots:
+    """The snapshots of the newest earlier interval that can be used.
+
+    ``end``: of that interval. ``saved``: all dispatchers that are known then; ``None`` = one has no snapshot.
+    """
+
+    end: datetime
+    saved: dict[Group, Saved | None]
+
+
+def earlier_snapshots(
+    warehouse: Path, ledger: Ledger, span: Interval, settings: str
+) -> EarlierSnapshots | None:
+    """Find the newest earlier interval whose snapshots can be used; ``None`` = there is none.
+
+    ``settings``: digest of the limits and of what holds in place of the logs' headers. Raises ``SnapshotError`` for
+    snapshots that a later version wrote.
+    """
+    if not has_table(warehouse, TABLE):
+        return None
+    paths: dict[datetime, list[str]] = {}
+    for path, start in files_until(warehouse, TABLE, span):
+        paths.setdefault(start, []).append(path)
+    for earlier in ledger.intervals_before(span):
+        if earlier.start in paths:
+            key = {"history": ledger.rows_until(earlier), "settings": settings}
+            saved = _usable(paths[earlier.start], earlier, key)
+            if saved:
+                return EarlierSnapshots(earlier.end, saved)
+    return None
+
+
+def _usable(paths: Sequence[str], span: Interval, key: Mapping[str, str]) -> dict[Group, Saved | None]:
+    """Return the snapshots of an interval that were written on the same rows, by the same code, with the same settings."""
+    found: dict[Group, Saved | None] = {}
+    wanted = {**key, "code": core_digest()}
+    for path in paths:
+        columns = [*schema.DISPATCHER_KEY, *wanted, "format", "sha256", "kept_in", "kept_end_us"]
+        for row in pq.read_table(path, columns=columns, partitioning=None).to_pylist():
+            if row["format"] > snapshots.FORMAT:
+                raise SnapshotError(
+                    f"{path}: a snapshot of form {row['format']}, which a later version wrote; this one knows form "
+                    f"{snapshots.FORMAT}. Use that version, or set {WITHOUT}=1 to replay from the beginning"
+                )
+            if any(row[name] != value for name, value in wanted.items()):
+                continue
+            group = tuple(row[name] for name in schema.DISPATCHER_KEY)
+            if row["kept_in"] is not None:
+                found[group] = Saved(from_micros(row["kept_end_us"]), row["kept_in"])
+            else:
+                found[group] = None if row["sha256"] is None else Saved(span.end, path)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A snapshot that a replay goes on from: the state (``None`` = the log is young), and files of the rows behind it.
+
+    ``kept``: the state as it was read.
+    """
+
+    state: ReplayState | None
+    kept: KeptState | None
+    event_files: list[str]
+    message_files: list[str]
+
+
+#: Of a replay from the beginning.
+NOTHING_SAVED: Final = Opened(None, None, [], [])
+
+
+def opened(path: str, identity: Mapping[str, str], folder: Path) -> Opened:
+    """Read the snapshot of a dispatcher; the rows behind it come as files in ``folder``.
+
+    Raises ``SnapshotError`` where it is missing or damaged.
+    """
+    try:
+        row = _row(path, tuple(identity[name] for name in schema.DISPATCHER_KEY))
+    except (OSError, pa.ArrowException) as error:
+        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+    if row is None or row["sha256"] is None:
+        raise SnapshotError("the snapshot is missing")
+    if _checksum(row) != row["sha256"]:
+        raise SnapshotError("the snapshot is damaged: its bytes do not have their checksum")
+    state = None if row["state"] is None else decoded(row["state"])
+    unread = None if state is None else KeptState.of(state, row["state"])
+    files: dict[str, list[str]] = {}
+    for name in ("events", "messages"):
+        files[name] = []
+        if row[name] is not None:
+            place = folder / f"{name}.parquet"
+            place.write_bytes(row[name])
+            files[name] = [str(place)]
+    return Opened(state, unread, files["events"], files["messages"])
+
+
+def _row(path: str, group: Group) -> dict[str, Any] | None:
+    """The row of a dispatcher; of its file the row groups are read that may hold it."""
+    with pq.ParquetFile(path) as file:
+        metadata = file.metadata
+    names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+    places = [names.index(name) for name in schema.DISPATCHER_KEY]
+    for number in range(metadata.num_row_groups):
+        row_group = metadata.row_group(number)
+        statistics = [row_group.column(place).statistics for place in places]
+        if all(
+            known is None or not known.has_min_max or known.min <= value <= known.max
+            for known, value in zip(statistics, group, strict=True)
+        ):
+            row = _rows_of_group(path, number).get(group)
+            if row is not None:
+                return row
+    return None
+
+
+@lru_cache(maxsize=_KEPT_GROUPS)
+def _rows_of_group(path: str, number: int) -> dict[Group, dict[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        rows = file.read_row_group(number, columns=[*schema.DISPATCHER_KEY, "sha256", *_BLOBS]).to_pylist()
+    return {tuple(row[name] for name in schema.DISPATCHER_KEY): row for row in rows}
