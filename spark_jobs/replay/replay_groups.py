@@ -44,6 +44,7 @@ from spark_jobs.replay.replay_interval import (
     publish,
     what_to_replay,
 )
+from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse.contracts import StagedFile
 from spark_jobs.warehouse.delta_tables import stage_run
@@ -185,7 +186,7 @@ def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, An
         summary: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
         return summary
     with stage_run(warehouse, "replay", span, wait=True) as staging:
-        folded = Folded({name: [] for name in REPLAY_TABLES}, [])
+        folded = Folded({name: [] for name in (*REPLAY_TABLES, SNAPSHOTS)}, [])
         for number in range(len(planned.groups)):
             home = folder / f"group-{number}"
             try:

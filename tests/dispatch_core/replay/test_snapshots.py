@@ -1,0 +1,130 @@
+"""A replay that goes on from a snapshot gives the tables of one from the beginning, wherever the log was cut."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from dispatch_core.audit.deliveries import fold
+from dispatch_core.errors import SnapshotError
+from dispatch_core.recording import stream
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay.snapshots import decoded, encoded
+from tests.dispatch_core.logs_without_trace import recorded
+from tests.dispatch_core.replay.interval_cuts import differing, random_cuts, replays
+
+CASES = Path(__file__).resolve().parents[2] / "data" / "cases"
+RECORDINGS = [
+    "recordings/4.2.4/designed-rolling-restart-ch",
+    "recordings/4.2.4/designed-rolling-restart-classic-ch",
+    "recordings/4.2.4/designed-negative-acks-ch",
+    "recordings/4.2.4/designed-failover-modulo-p1",
+    "verify/4.0.0-preview.1/random-0024-range-quiet",
+]
+#: Loads of a topic, gaps, checkpoints, deletions.
+SEVERAL_LOADS = [
+    "22-broker-clock-skew-swaps-loads",
+    "33-dup-after-reload-ack-in-checkpoint",
+    "78-plain-unload-no-checkpoint",
+]
+
+
+@pytest.fixture(params=[(4096, 43_691, 131_072), (50, 100, 0)], ids=["as it is", "small windows"])
+def windows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beginnings, batches and windows as they are, and far smaller than any log."""
+    beginning, batch, trim_above = request.param
+    monkeypatch.setattr(stream, "BEGINNING_LINES", beginning)
+    monkeypatch.setattr(stream, "BATCH_ROWS", batch)
+    monkeypatch.setattr(stream, "_SLICE_ROWS", batch)
+    defaults = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": trim_above}
+    monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", defaults)
+
+
+@pytest.mark.usefixtures("windows")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_three_intervals_of_a_recording(name: str, seed: int, tmp_path: Path) -> None:
+    logs = [recorded(name)]
+    cuts_us = random_cuts(logs, 2, random.Random(seed))
+    for number, (ours, theirs, _kept) in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
+        assert not differing(ours, theirs), (cuts_us, number)
+
+
+@pytest.mark.usefixtures("windows")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", SEVERAL_LOADS)
+def test_intervals_of_several_loads(name: str, seed: int, tmp_path: Path) -> None:
+    logs = read_recording(find_recordings([str(CASES / name)])[0]).logs
+    cuts_us = random_cuts(logs, 2, random.Random(seed))
+    for number, (ours, theirs, _kept) in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
+        assert not differing(ours, theirs), (cuts_us, number)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The state of a replay in the middle of a recording."""
+    monkeypatch.setattr(stream, "BEGINNING_LINES", 50)
+    logs = [recorded(RECORDINGS[0])]
+    middle_us = logs[0].events["t_us"][logs[0].events.num_rows // 2].as_py() // 1000 * 1000
+    _ours, _theirs, state = next(replays(logs, [middle_us], tmp_path, before_end_us=100_000))
+    assert state is not None
+    return state.data
+
+
+def test_a_state_is_read_in_another_process(kept: bytes, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(kept)
+    program = (
+        "import sys, pathlib\n"
+        "from dispatch_core.replay.snapshots import decoded, encoded\n"
+        "state = decoded(pathlib.Path(sys.argv[1]).read_bytes())\n"
+        "print(state.cut.last_seq, len(encoded(state)))\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "state")], check=True, capture_output=True, text=True
+    )
+    last_seq, size_bytes = map(int, shown.stdout.split())
+    assert last_seq == decoded(kept).cut.last_seq > 0
+    assert abs(size_bytes - len(kept)) < len(kept) / 10
+
+
+def test_a_state_is_written_again_as_it_was_read(kept: bytes) -> None:
+    again = decoded(encoded(decoded(kept)))
+    assert again.cut.reached == decoded(kept).cut.reached
+
+
+class Evil:
+    """Would run a program when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return subprocess.check_output, (["true"],)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "cannot be read"),
+        (b"no snapshot", "cannot be read"),
+        (zstandard.compress(b"no pickle"), "cannot be read"),
+        (zstandard.compress(pickle.dumps({"a": 1})), "holds no state"),
+        (zstandard.compress(pickle.dumps(Evil())), "names subprocess.check_output, which no state holds"),
+        (zstandard.compress(pickle.dumps(getattr)), "names builtins.getattr, which no state holds"),
+        (zstandard.compress(pickle.dumps(Path("x"))), "which no state holds"),
+    ],
+)
+def test_bytes_that_hold_no_state_are_refused(data: bytes, why: str) -> None:
+    with pytest.raises(SnapshotError, match=why):
+        decoded(data)
+
+
+def test_a_flipped_bit_is_refused_or_found_by_its_checksum(kept: bytes) -> None:
+    damaged = bytearray(kept)
+    damaged[len(damaged) // 2] ^= 1
+    with pytest.raises(SnapshotError):
+        decoded(bytes(damaged))
