@@ -42,6 +42,9 @@ EARLY_US: Final = 600_000_000
 #: Messages are stored in order of position, by clocks that differ by less, microseconds.
 CLOCKS_US: Final = 1_000_000
 
+#: Time before which all entries were stored.
+EVERY_ENTRY_US: Final = 1 << 62
+
 #: Events of one batch, unless the files give more at once. The fixed cost of a batch is then small against that of its rows,
 #: and a batch never keeps two row groups in memory. Measured with fifty times the messages: with a third of a row group the
 #: peak of memory grew to 1.06 times, with half of one to 1.11 times, for 6 % less time.
@@ -82,6 +85,7 @@ class LogBatch:
 
     ``nobodys``: no event names these entries; they are only counted. ``log``: the incarnation, from 0 in the order of the
     files. ``part``: the part of its log, from 0. ``cut``: the place in front of this batch, where it was asked for.
+    ``stored_until_us``: entries that were stored before this time have come by then, microseconds.
     """
 
     messages: pa.Table
@@ -90,6 +94,7 @@ class LogBatch:
     log: int = 0
     part: int = 0
     cut: Cut | None = None
+    stored_until_us: int = EVERY_ENTRY_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +404,9 @@ def log_batches(
             messages.go_over_cut()
         messages.needed_by(events)
         lines_before.take(events)
-        yield LogBatch(messages.up_to(highest, limit), events, log=log, part=part, cut=cut)
+        entries = messages.up_to(highest, limit)
+        until_us = messages.stored_until_us()
+        yield LogBatch(entries, events, log=log, part=part, cut=cut, stored_until_us=until_us)
     else:
         cut = None
     messages.go_over_cut()
@@ -644,6 +651,15 @@ class _Messages:
         latest_us = pc.max(events["t_us"]).as_py()
         if self._cut_ms is not None and latest_us is not None:
             self._cut_ms = max(self._cut_ms, (latest_us + CLOCKS_US) // 1000 + 1)
+
+    def stored_until_us(self) -> int:
+        """When the next entry was stored, by its publish time, microseconds; ``EVERY_ENTRY_US`` = there is none."""
+        if self._set_aside is None:
+            self._set_aside = self._next()
+        if self._set_aside is None:
+            return EVERY_ENTRY_US
+        published_ms = self._set_aside["publish_time_ms"][0].as_py()
+        return 0 if published_ms is None else 1000 * int(published_ms)
 
     def go_over_cut(self) -> None:
         """Return all entries from now on, whenever they were stored."""

@@ -51,6 +51,7 @@ from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted
+from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import StoredEntries
 from dispatch_core.replay.judge import Judge, LogLines
@@ -221,7 +222,11 @@ class Replay:
         self._closed, self._to_last_line, self._ended = closed and not self._deleted, to_last_line, ended
 
     def feed(
-        self, messages: pa.Table, events: pa.Table, ahead: pa.Table | None = None
+        self,
+        messages: pa.Table,
+        events: pa.Table,
+        ahead: pa.Table | None = None,
+        stored_until_us: int = EVERY_ENTRY_US,
     ) -> dict[str, pa.Table]:
         """Take the next batch; returns the rows of ``deliveries``, ``divergences`` and ``anomalies`` that it proves.
 
@@ -232,6 +237,7 @@ class Replay:
             events: the next lines of the log; every position that they name has been fed by then.
             ahead: the events that follow, as far as they may race with the last ones of this batch. Of a trace
                 ``lines_ahead.LOOK_AHEAD`` or more, or all there are, and the entries they name have been fed too.
+            stored_until_us: see ``stream.LogBatch``.
         """
         first = self._first_line is None
         self._stored.add(messages)
@@ -244,7 +250,7 @@ class Replay:
         deliveries = audit.deliveries
         self._unsent.sent(*positions_of(deliveries))
         self._note_sent()
-        judged = self._judge.take(self._audit, LogLines(messages, events, ahead), deliveries)
+        judged = self._judge.take(self._audit, LogLines(messages, events, ahead, stored_until_us), deliveries)
         if judged is not None:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
         self._note_last_sent()

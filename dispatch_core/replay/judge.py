@@ -25,6 +25,7 @@ from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.replay.statistics import Positions, last_position
 from dispatch_core.verify.tally import Finding
 
@@ -50,12 +51,13 @@ class Judged:
 class LogLines:
     """A batch of a log as it was fed: the next entries of the topic, the next lines, and those that follow.
 
-    ``ahead``: as far as the judge needs them; ``None`` = there are none.
+    ``ahead``: as far as the judge needs them; ``None`` = there are none. ``stored_until_us``: see ``stream.LogBatch``.
     """
 
     messages: pa.Table
     events: pa.Table
     ahead: pa.Table | None
+    stored_until_us: int = EVERY_ENTRY_US
 
 
 @dataclass(frozen=True, slots=True)

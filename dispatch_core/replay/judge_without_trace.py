@@ -113,7 +113,7 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         if self._fold is None:
             return None
-        judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines.ahead)))
+        judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines)))
         self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
@@ -187,7 +187,7 @@ class WithoutTraceJudge(Judge):
         except UnsupportedRuleError as error:
             return profile, None, str(error)
 
-    def _batch(self, audit: AuditFold, ahead: pa.Table | None) -> OperationBatch:
+    def _batch(self, audit: AuditFold, lines: LogLines) -> OperationBatch:
         """Return the operations of the last batch, with the entries that are new in the window."""
         window, taken = audit.window, audit.operations
         assert taken is not None
@@ -233,7 +233,8 @@ class WithoutTraceJudge(Judge):
             op_start=taken.start[first:],
             op_ordinals=taken.ordinals,
             members=members,
-            ahead=_near(ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
+            ahead=_near(lines.ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
+            stored_until_us=lines.stored_until_us,
             window=WindowEntries(window, audit.scan),
             after_checkpoint=window.checkpoint_state is not None
             and not window.checkpoint_state.of_a_new_dispatcher,

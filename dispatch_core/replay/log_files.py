@@ -374,7 +374,8 @@ def _replayed(
             if batch.nobodys:
                 replay.pass_over(batch.messages)
             else:
-                yield _Step(number, part, replay, replay.feed(batch.messages, batch.events, ahead))
+                found = replay.feed(batch.messages, batch.events, ahead, batch.stored_until_us)
+                yield _Step(number, part, replay, found)
         if several_brokers and number:
             earlier, later = (extents[at].load(logs[at].parts[0].broker) for at in (number - 1, number))
             if earlier.followed(later):

@@ -30,6 +30,7 @@ from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.selectors.selector import Announced
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import NOBODY, State
+from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.without_trace.cursor_moves import MovesNotJudged, move
 from dispatch_core.verify.without_trace.races import RACE_US, Racing, may_race
@@ -95,6 +96,8 @@ class OperationBatch:
     #: New consumers by the number in ``op_consumer``; they join in this batch or later.
     members: Mapping[int, Member]
     ahead: Racing  # operations behind this batch that may race with it
+    #: All entries that were stored before this time are there.
+    stored_until_us: int = EVERY_ENTRY_US
     #: Until when each of the retained and the new entries may be delayed, 0 = it is not; None = none is.
     due_us: Ints | None = None
     #: Number of the transaction of each of them, -1 = none; None = there are no transactions.

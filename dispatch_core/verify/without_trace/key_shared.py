@@ -326,8 +326,9 @@ class KeySharedFold(DispatcherFold):
         # Publish times are those of several clocks: what was published earlier may lie behind what was published later.
         by_then = np.flatnonzero(self._stored_us <= joined_us + RACE_US)
         stored = int(by_then[-1]) + 1 if len(by_then) else 0
-        # Behind the entries that are known by now others may have been stored as well.
-        self._stored_at_join[slot] = stored if stored < len(self._stored_us) else _EVERYTHING
+        # Behind the entries that have come by now others may have been stored as well.
+        known = stored < len(self._stored_us) or joined_us + RACE_US < batch.stored_until_us
+        self._stored_at_join[slot] = stored if known else _EVERYTHING
         try:
             moved = self.core.select_in(member.number, member.ranges)
         except SelectorRefusedError:
