@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from dispatch_core.recording import schema
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse.contracts import GROUP
-from spark_jobs.warehouse.delta_tables import files_until
+from spark_jobs.warehouse.delta_tables import data_files, files_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,14 +29,17 @@ def dispatchers(spark: SparkSession, warehouse: Path, span: Interval) -> list[di
     """The dispatchers of the interval with the files of their whole log, those of one file beside each other.
 
     Each with ``cluster``, ``topic``, ``subscription``, ``events`` (its rows of ``consumer_events`` up to this interval),
-    ``event_files`` and ``message_files`` (paths, in the order of the intervals). A dispatcher belongs to the interval when
-    one of its lines (its header, too) or of its topic's messages does.
+    ``event_files`` and ``message_files`` (paths, in the order of the intervals; last those of ``messages_ahead``, of this
+    interval alone). A dispatcher belongs to the interval when one of its lines (its header, too) or of its topic's messages
+    does.
     """
     asked = [
         (name, str(path), start == span.start)
         for name in ("consumer_events", "messages")
         for path, start in files_until(warehouse, name, span)
     ]
+    # Their topics have lines in this interval. The path is behind those of the table ``messages``.
+    asked += [("messages_ahead", path, False) for path in data_files(warehouse, "messages_ahead", span)]
     context = spark.sparkContext
     tasks = max(1, min(len(asked), context.defaultParallelism * _TASKS_PER_CORE))
     rows: Counter[tuple[str, ...]] = Counter()

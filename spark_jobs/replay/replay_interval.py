@@ -121,7 +121,9 @@ def what_to_replay(
     """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none."""
     ledger = Ledger(warehouse)  # before any file is looked at
     history = ledger.history_of(span)
-    moment = asked.columns(goes_on=ledger.goes_on(span), end_us=span.end_us)
+    moment = asked.columns(
+        goes_on=ledger.goes_on(span), messages_go_on=ledger.messages_go_on(span), end_us=span.end_us
+    )
     lost = with_lost_ends(warehouse, span)
     found = [
         dispatcher
