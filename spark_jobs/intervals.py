@@ -13,6 +13,9 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.times import from_micros, micros
 
 DEFAULT_LENGTH: Final = timedelta(days=1)
+#: Clocks of producers may be ahead of the broker's by so much, microseconds: an entry that was stored before an interval's
+#: end may have a publish time up to so long behind it.
+CLOCKS_AHEAD_US: Final = 60_000_000
 
 
 class IntervalError(DispatchAuditError):
@@ -51,6 +54,11 @@ class Interval:
     def end_us(self) -> int:
         """End, exclusive, in microseconds since the epoch."""
         return micros(self.end)
+
+    @property
+    def messages_until_us(self) -> int:
+        """Publish time from which on no message is read for the interval, microseconds since the epoch."""
+        return self.end_us + CLOCKS_AHEAD_US
 
 
 def parse_moment(text: str | datetime) -> datetime:

@@ -140,6 +140,11 @@ class UnsentEntries:
         for name, values in columns.items():
             setattr(self, name, values[in_order])
 
+    @property
+    def highest_sent(self) -> tuple[int, int]:
+        """The highest position that was sent, (-1, -1) if none was."""
+        return self._highest
+
     def sent(self, ledger: Ints, entry: Ints) -> None:
         """Take deliveries, repeated ones too."""
         if not len(ledger):

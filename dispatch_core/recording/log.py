@@ -35,6 +35,7 @@ class DispatcherLog:
     row. Equal rows count once, the first one read; ``repeats`` says which were left out (those of messages in the first
     incarnation's log). Other rows that share a position or a ``seq`` are all kept, in the order in which they were read;
     the audit reports them. ``end_lost``: rows behind the last line could not be read (``lost_rows``).
+    ``messages_cut``: messages that were published behind the interval's end were not read, but for those shortly behind it.
     """
 
     recording: str
@@ -48,6 +49,7 @@ class DispatcherLog:
     events: pa.Table = field(repr=False)
     repeats: tuple[Repeat, ...] = field(default=(), repr=False)
     end_lost: bool = False
+    messages_cut: bool = False
 
     @property
     def start_t_us(self) -> int | None:

@@ -13,8 +13,10 @@ A file is opened when the one before it comes near its first entry, so mostly on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,10 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import valid
 from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.repeats import equal_rows
+
+#: Files that are looked at before they are opened: messages of a topic may continue in a second file of an interval, and
+#: behind it comes the one with the messages that were published behind the interval's end.
+_LOOKED_AT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +49,16 @@ def merged(files: Iterable[EntryFile]) -> Iterator[pa.Table]:
     Entries that one file holds out of order, or twice, come out of order, or twice.
 
     Args:
-        files: in the order of their intervals; each is asked for when the one before it was opened. Of entries that a file
-            has before the first one of the file in front of it some may come too late.
+        files: in the order of their intervals; each is asked for when the last but one before it was opened. Of entries
+            that a file has before the first ones of the two files in front of it some may come too late.
     """
     waiting = iter(files)
-    following = next(waiting, None)
+    following = list(islice(waiting, _LOOKED_AT))
     opened: list[_Opened] = []
     while True:
-        while following is not None and _is_due(following, opened):
-            file = _Opened.of(following)
-            following = next(waiting, None)
+        while (due := _due(following, opened)) is not None:
+            file = _Opened.of(following.pop(due))
+            following += islice(waiting, 1)
             if file is not None:
                 opened.append(file)
         if not opened:
@@ -63,14 +69,20 @@ def merged(files: Iterable[EntryFile]) -> Iterator[pa.Table]:
         opened = [file for file in opened if file.has_rows()]
 
 
-def _is_due(following: EntryFile, opened: list[_Opened]) -> bool:
-    """Check whether a file may hold entries among those that come next from the opened ones."""
+def _due(following: Sequence[EntryFile], opened: list[_Opened]) -> int | None:
+    """Return which of the next files may hold entries among those that come next from the opened ones."""
+    if not following:
+        return None
     if not opened:
-        return True
+        return 0
     upto = min(file.last for file in opened)
-    if following.lowest is not None:
-        return following.lowest <= upto
-    return opened[-1].first <= upto
+    for number, file in enumerate(following):
+        if file.lowest is None:
+            if number == 0 and opened[-1].first <= upto:
+                return number
+        elif file.lowest <= upto:
+            return number
+    return None
 
 
 class _Opened:

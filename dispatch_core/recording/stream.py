@@ -73,6 +73,7 @@ _TEXTS: Final = (
 _ENCODED: Final = pa.dictionary(pa.int32(), pa.string())
 #: Columns that tell the incarnations of a dispatcher apart.
 INCARNATION: Final = ("broker", "incarnation")
+_POSITION: Final = ("ledger_id", "entry_id")
 _IDENTITY: Final = ("cluster", "topic", "subscription", *INCARNATION, "seq", "t_us", "kind")
 _TRACE_KINDS: Final = frozenset(kind.name for kind in KINDS.values() if kind.level == "T")
 
@@ -85,7 +86,8 @@ class LogBatch:
 
     ``nobodys``: no event names these entries; they are only counted. ``log``: the incarnation, from 0 in the order of the
     files. ``part``: the part of its log, from 0. ``cut``: the place in front of this batch, where it was asked for.
-    ``stored_until_us``: entries that were stored before this time have come by then, microseconds.
+    ``stored_until_us``: entries that were stored before this time have come by then, microseconds. ``again``: entries that
+    were read before the place at which the log is gone on with; they belong to this interval, and are only counted.
     """
 
     messages: pa.Table
@@ -95,6 +97,7 @@ class LogBatch:
     part: int = 0
     cut: Cut | None = None
     stored_until_us: int = EVERY_ENTRY_US
+    again: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,8 @@ class Cut:
         reached: the last entry that was read; ``(-1, -1)`` = none was.
         begun: entries were read that an event names, or that follow one.
         beyond: entries that were read, and lie behind all that the lines name (``ledger_id``, ``entry_id``).
+        ahead: entries that were read although they were published later, by a clock that is ahead (likewise). They come
+            again with those of a later interval.
     """
 
     log: int
@@ -124,6 +129,7 @@ class Cut:
     reached: Position
     begun: bool
     beyond: pa.Table
+    ahead: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,15 +412,20 @@ def log_batches(
         lines_before.take(events)
         entries = messages.up_to(highest, limit)
         until_us = messages.stored_until_us()
-        yield LogBatch(entries, events, log=log, part=part, cut=cut, stored_until_us=until_us)
+        again = messages.read_again()
+        yield LogBatch(entries, events, log=log, part=part, cut=cut, stored_until_us=until_us, again=again)
     else:
         cut = None
     messages.go_over_cut()
     following = messages.next(None)
     if following.num_rows or not begun or cut is not None:
-        yield LogBatch(following, none, log=place[0], part=place[1], cut=cut)
+        yield LogBatch(following, none, log=place[0], part=place[1], cut=cut, again=messages.read_again())
     for table in messages.rest():
-        yield LogBatch(table, none, nobodys=True, log=place[0], part=place[1])
+        again = messages.read_again()
+        yield LogBatch(table, none, nobodys=True, log=place[0], part=place[1], again=again)
+    again = messages.read_again()
+    if again is not None:
+        yield LogBatch(again.slice(0, 0), none, nobodys=True, log=place[0], part=place[1], again=again)
 
 
 class _LinesBefore:
@@ -456,6 +467,7 @@ class _LinesBefore:
             messages.reached,
             messages.begun,
             messages.beyond,
+            messages.ahead,
         )
 
 
@@ -630,6 +642,13 @@ class _Messages:
         self._beyond: list[pa.Table] = [] if begin is None else [begin.beyond]
         #: Entries that were stored from this time on come behind the cut, milliseconds; None = behind it.
         self._cut_ms = None if cut_us is None else -(-(cut_us + CLOCKS_US) // 1000)
+        #: Entries published from then on are remembered: they may come again with a later interval.
+        self._ahead_ms = None if cut_us is None else cut_us // 1000
+        self._ahead: list[pa.Table] = [] if begin is None else [begin.ahead]
+        self._known: frozenset[Position] = frozenset(
+            () if begin is None else zip(*(begin.ahead[name].to_pylist() for name in _POSITION), strict=True)
+        )
+        self._again: list[pa.Table] = []
 
     @property
     def reached(self) -> Position:
@@ -651,6 +670,16 @@ class _Messages:
         latest_us = pc.max(events["t_us"]).as_py()
         if self._cut_ms is not None and latest_us is not None:
             self._cut_ms = max(self._cut_ms, (latest_us + CLOCKS_US) // 1000 + 1)
+
+    @property
+    def ahead(self) -> pa.Table:
+        """See ``Cut``."""
+        return pa.concat_tables([_named(no_rows(self._schema)), *self._ahead])
+
+    def read_again(self) -> pa.Table | None:
+        """The entries that came since the last call, and that were read before the place at which this begins."""
+        again, self._again = self._again, []
+        return pa.concat_tables(again) if again else None
 
     def stored_until_us(self) -> int:
         """When the next entry was stored, by its publish time, microseconds; ``EVERY_ENTRY_US`` = there is none."""
@@ -746,6 +775,9 @@ class _Messages:
                     return None
         if table is not None:
             self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
+            if self._ahead_ms is not None and self._cut_ms is not None:
+                later = pc.fill_null(pc.greater_equal(table["publish_time_ms"], self._ahead_ms), False)
+                self._ahead.append(_named(table.filter(later)))
         return table
 
     def _next(self) -> pa.Table | None:
@@ -755,9 +787,14 @@ class _Messages:
                 return table
             new = _from(table, (self._read_before[0], self._read_before[1] + 1))
             again = kept(table, ~new)
-            if again.num_rows and again["publish_time_ms"].null_count < again.num_rows:
-                ledger, entry = again["ledger_id"][0].as_py(), again["entry_id"][0].as_py()
-                raise SnapshotError(f"entry {ledger}:{entry} lies before the place that the log was read to")
+            again = again.filter(again["publish_time_ms"].is_valid())
+            for place in zip(*(again[name].to_pylist() for name in _POSITION), strict=True):
+                if place not in self._known:
+                    raise SnapshotError(
+                        f"entry {place[0]}:{place[1]} lies before the place that the log was read to"
+                    )
+            if again.num_rows:
+                self._again.append(again)
             if new.any():
                 return kept(table, new)
         return None
@@ -1010,10 +1047,12 @@ def rows_behind(
     dispatcher: Mapping[str, str],
     cut: Cut | None,
     loads: Sequence[tuple[str | None, int]],
+    until_us: int,
 ) -> tuple[pa.Table, pa.Table]:
     """Return the lines and the entries of a log behind a place, in all columns of the log format.
 
-    Files are read from their ends on, as far as that place.
+    Files are read from their ends on, as far as that place. Entries published from ``until_us`` on are left out: they come
+    with a later interval.
 
     Args:
         event_files: hold its lines.
@@ -1025,9 +1064,8 @@ def rows_behind(
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events, of_messages = _event_columns(tuple(EVENTS.names)), _message_columns(tuple(MESSAGES.names))
     if cut is None:
-        return _joined(_rows(event_files, of_events, dispatcher), EVENTS), _joined(
-            _entries(message_files, of_messages, topic), MESSAGES
-        )
+        every = _joined(_entries(message_files, of_messages, topic), MESSAGES)
+        return _joined(_rows(event_files, of_events, dispatcher), EVENTS), _published_before(every, until_us)
     events: list[pa.Table] = []
     for table in _rows_backwards(event_files, of_events, dispatcher):
         lines = _without_headers(table)
@@ -1042,10 +1080,14 @@ def rows_behind(
             entries.append(behind)
             if behind.num_rows < table.num_rows:
                 break
-    found = _joined(reversed(entries), MESSAGES)
+    found = _published_before(_joined(reversed(entries), MESSAGES), until_us)
     return _joined(reversed(events), EVENTS), found.sort_by(
         [("ledger_id", "ascending"), ("entry_id", "ascending")]
     )
+
+
+def _published_before(messages: pa.Table, until_us: int) -> pa.Table:
+    return messages.filter(pc.fill_null(pc.less(messages["publish_time_ms"], -(-until_us // 1000)), True))
 
 
 def _rows_backwards(

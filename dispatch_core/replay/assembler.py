@@ -437,6 +437,8 @@ class Replay:
             behind_us=self._audit.clocks.behind_us,
             stepped_back_us=self._audit.stepped_back_us,
             jumped_us=self._audit.jumped_us,
+            highest_sent=self._unsent.highest_sent,
+            clock_shown=self._audit.clocks.is_shown,
             known_until_us=self._last_line[1] if self._head.end_lost else None,
         )
 

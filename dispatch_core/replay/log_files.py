@@ -363,6 +363,8 @@ def _replayed(
         else:
             after, replay = replay, None
         for batch, ahead in of_part:
+            if batch.again is not None:
+                stored.add(batch.again)
             if keeping is not None:
                 if batch.cut is not None:
                     keeping.keep(batch.cut, after if replay is None else replay, extents)

@@ -146,16 +146,17 @@ def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) ->
         limit = _limit(check, rule)
         if not check.kinds or limit is None:
             continue
-        doubtful = check.column.endswith("_uncertain")
-        counted = [
-            finding
-            for finding in findings
-            if finding.kind in check.kinds
-            and (finding.kind in _COUNTED_ANYWAY or finding.uncertain == doubtful)
-        ]
+        counted = [finding for finding in findings if finding.kind in check.kinds and _counts(check, finding)]
         if sum(finding.count for finding in counted) > limit:
             behind.update((finding.identity, finding) for finding in counted)
     return list(behind.values())
+
+
+def _counts(check: Check, finding: Finding) -> bool:
+    """Check whether a finding of a check's kind is one of those that it counts."""
+    if check.column.endswith(("_certain", "_uncertain")):
+        return finding.uncertain == check.column.endswith("_uncertain")
+    return finding.kind in _COUNTED_ANYWAY or not finding.uncertain
 
 
 def _is_in_reason(check: Check, reason: str) -> bool:

@@ -51,6 +51,7 @@ REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
 #: Columns of findings that a change of the active consumer explains, by promise.
 HANDED_OVER: Final = {promise: f"{promise}_{HANDOVER}" for promise in ("per_key_order", "duplicate_delivery")}
+_CERTAINTY: Final = ("certain", "uncertain")
 _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
 #: Waiting times that the policy may limit.
 WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
@@ -181,6 +182,8 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
         elif group["uncertain"] and kind in PROMISE_OF_KIND and kind not in TOLERATED_KINDS:
             row.uncertain[PROMISE_OF_KIND[kind]] += count
         else:
+            if kind in LOG_KINDS:
+                row.kinds[f"{kind}_{'uncertain' if group['uncertain'] else 'certain'}"] += count
             row.kinds["redelivered_unexplained" if kind == "redelivered" else kind] += count
     # A finding lists only its first positions; the number of its unsent entries is a column of its own.
     with_unsent = pc.field("unsent") > 0
@@ -332,6 +335,7 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     record |= {
         kind: row.kinds[kind] for kind in (*PROMISE_OF_KIND, *LOG_KINDS, ORDER_NOT_PROMISED, "unknown_kinds")
     }
+    record |= {f"{kind}_{how}": row.kinds[f"{kind}_{how}"] for kind in LOG_KINDS for how in _CERTAINTY}
     record |= {column: row.kinds[column] for column in HANDED_OVER.values()}
     record |= {f"redelivered_{cause}": row.kinds[f"redelivered_{cause}"] for cause in CAUSES}
     record |= {f"{promise}_uncertain": row.uncertain[promise] for promise in _UNCERTAIN_COUNTED}

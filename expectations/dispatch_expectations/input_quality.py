@@ -2,14 +2,14 @@
 
 For each ingest run: rows in = rows accepted + rows quarantined + rows of other intervals. Quarantined rows count for the
 dispatchers of their file, else for those of its folder, else for ``*`` (no dispatcher). A gap in the log leaves the promise
-UNKNOWN; an event about a consumer or an entry that the log does not contain breaks it.
+UNKNOWN; an event about a consumer or an entry that the log does not contain breaks it, if nothing else explains that.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, log_checks
+from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, log_checks, proven_log_checks
 
 PROMISE: Final = Promise(
     name="input_quality",
@@ -34,6 +34,6 @@ PROMISE: Final = Promise(
             "findings of kinds that this version does not know: {value}",
         ),
         *log_checks(UNKNOWN, "log_gap", "repeated_lines", "clock_step", "unknown_batch_size"),
-        *log_checks(FAIL, "unknown_consumer", "unknown_position", "overlapping_incarnations"),
+        *proven_log_checks("unknown_consumer", "unknown_position", "overlapping_incarnations"),
     ),
 )

@@ -118,6 +118,31 @@ def handover_check(promise: str) -> Check:
     )
 
 
+#: Of kinds whose certain findings FAIL: what uncertain ones mean.
+_UNCERTAIN_LOG_SENTENCES: Final = {
+    "unknown_consumer": "events of consumers that lost lines may have connected: {value}",
+    "unknown_position": (
+        "events about entries that the message log lacks, or has with a later publish time by a clock that is ahead: {value}"
+    ),
+    "overlapping_incarnations": (
+        "overlaps of two brokers' logs of one subscription that a difference of clocks may explain: {value}"
+    ),
+}
+_BY_CERTAINTY: Final[tuple[tuple[str, Literal["FAIL", "UNKNOWN"], dict[str, str]], ...]] = (
+    ("certain", "FAIL", _LOG_SENTENCES),
+    ("uncertain", "UNKNOWN", _UNCERTAIN_LOG_SENTENCES),
+)
+
+
+def proven_log_checks(*kinds: str) -> tuple[Check, ...]:
+    """Make checks on findings about the log itself that break a promise if they are certain, and else leave it open."""
+    return tuple(
+        Check(f"{kind}_{how}", decides, sentences[kind], limit=f"log.{kind}", kinds=(kind,))
+        for kind in kinds
+        for how, decides, sentences in _BY_CERTAINTY
+    )
+
+
 def log_checks(decides: Literal["FAIL", "UNKNOWN"], *kinds: str) -> tuple[Check, ...]:
     """Make checks on findings about the log itself, such as gaps, which may hide that a promise was broken."""
     return tuple(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,19 @@ from pyspark.sql import functions as F
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.ahead import usable_threads
+from spark_jobs.ingest import messages_ahead
 from spark_jobs.ingest.ingest_task import STAGED, TASKS, read_partition
-from spark_jobs.ingest.interval_plan import inputs_digest, logs_go_on, of_interval
+from spark_jobs.ingest.interval_plan import (
+    Expected,
+    ahead_inputs_digest,
+    has_messages_ahead,
+    inputs_digest,
+    logs_go_on,
+    messages_go_on,
+    of_interval,
+    outdated,
+    read_ahead_of_interval,
+)
 from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import Interval, day_of
 from spark_jobs.progress import say, tasks_done
@@ -87,18 +98,29 @@ def _ingest(
             landed = landed_segments(landing, span)
         read = segments.without_doubles(landed)
         known = surveyed(spark, landing, read)
-        digest = inputs_digest(known, span)
-        if as_history and Ledger(warehouse).ingested().get(span.start_us) == (span.end_us, digest):
-            return None
+        expected = Expected(
+            span, inputs_digest(known, span), logs_go_on(known, span), ahead_inputs_digest(known, span)
+        )
+        if as_history:
+            ledger = Ledger(warehouse)
+            ingested = ledger.ingested()
+            if span.start_us in ingested and not outdated([expected], ingested, ledger.read_ahead()):
+                return None
         chosen = of_interval(known, span)
-        segments.check_whole(landing, chosen)
-        files = [(segment.name, segment.path(landing)) for segment in chosen]
-        say(f"ingest {span.name}: {len(files)} files, {sum(segment.size_bytes for segment in chosen)} bytes")
-        reports = _staged(spark, files, staging, span) if files else []
+        only_ahead = read_ahead_of_interval(known, span) if chosen else []
+        segments.check_whole(landing, [*chosen, *only_ahead])
+        files = [(segment.name, segment.path(landing)) for segment in [*chosen, *only_ahead]]
+        say(f"ingest {span.name}: {len(chosen)} files, {sum(segment.size_bytes for segment in chosen)} bytes")
+        ahead = has_messages_ahead(known, span)
+        names_ahead = {segment.name for segment in only_ahead}
+        reports = _staged(spark, files, staging, span, names_ahead, ahead=ahead) if files else []
         rows = {
             name: _publish(spark, reports, name, warehouse, staging, span)
             for name in ("messages", "consumer_events")
         }
+        ahead_files = _named_ahead(reports, staging)
+        ahead_digest = messages_ahead.digest_of(ahead_files)
+        rows[messages_ahead.TABLE] = replace_interval(warehouse, messages_ahead.TABLE, span, ahead_files)
         rows["quarantine"] = replace_interval(
             warehouse,
             "quarantine",
@@ -108,8 +130,11 @@ def _ingest(
         summary = _summary(reports, rows, span) | {
             "files_of_other_intervals": len(read) - len(chosen),
             "files_beside_a_trace": len(landed) - len(read),
-            "inputs_digest": digest,
-            "logs_go_on": logs_go_on(known, span),
+            "inputs_digest": expected.digest,
+            "ahead_inputs_digest": expected.ahead,
+            "ahead_rows_digest": ahead_digest,
+            "logs_go_on": expected.goes_on,
+            "messages_go_on": messages_go_on(known, span),
             "as_history": as_history,
             "seconds": round(time.monotonic() - began, 3),
         }
@@ -180,17 +205,36 @@ def _partitions(spark: SparkSession, rows: int) -> int:
     return max(1, rows // 1_000_000, min(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE))
 
 
+def _named_ahead(reports: list[dict[str, Any]], staging: Path) -> list[StagedFile]:
+    """Stage the messages behind the interval's end that its events name."""
+    highest = messages_ahead.highest_of(row for report in reports for row in report["named"])
+    return messages_ahead.stage_named(_files_of(reports, messages_ahead.TABLE), highest, staging)
+
+
 def _staged(
-    spark: SparkSession, files: list[tuple[str, Path]], staging: Path, span: Interval
+    spark: SparkSession,
+    files: list[tuple[str, Path]],
+    staging: Path,
+    span: Interval,
+    only_ahead: Collection[str],
+    *,
+    ahead: bool,
 ) -> list[dict[str, Any]]:
-    """Run the tasks, largest first; return their reports (rows of ``STAGED``) sorted by file name."""
+    """Run the tasks, largest first; return their reports (rows of ``STAGED``) sorted by file name.
+
+    ``only_ahead``: names of the files that are read for messages behind the interval's end alone. ``ahead``: some file has
+    such messages.
+    """
     # A module's function is pickled by its name, so that the workers import it.
     task = partial(read_partition, staging=str(staging), interval_start=span.start, interval_end=span.end)
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    planned = _planned_tasks(sorted(files), spark.sparkContext.defaultParallelism)
+    cores = spark.sparkContext.defaultParallelism
+    planned = [
+        planned_task | {"ahead": ahead} for planned_task in _planned_tasks(sorted(files), cores, only_ahead)
+    ]
     frame = spark.createDataFrame(
         spark.sparkContext.parallelize(planned, len(planned)), spark_tables.spark_schema(TASKS)
     )
@@ -199,14 +243,23 @@ def _staged(
     return result.sort_by("name").to_pylist()
 
 
-def _planned_tasks(files: list[tuple[str, Path]], cores: int) -> list[dict[str, Any]]:
+def _planned_tasks(
+    files: list[tuple[str, Path]], cores: int, only_ahead: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Plan the tasks (rows of ``TASKS``). A task that would end last reads its files with several threads."""
     sizes = [path.stat().st_size for _name, path in files]
     planned = group_into_tasks(sizes, cores, least=_BYTES_PER_TASK)
     return [
         {
             "part": f"{number:05d}",
-            "files": [{"name": files[index][0], "path": str(files[index][1])} for index in numbers],
+            "files": [
+                {
+                    "name": files[index][0],
+                    "path": str(files[index][1]),
+                    "only_ahead": files[index][0] in only_ahead,
+                }
+                for index in numbers
+            ],
             "threads": usable_threads()
             if 2 * cores * sum(sizes[index] for index in numbers) > sum(sizes)
             else 1,
@@ -236,7 +289,7 @@ def _summary(reports: list[dict[str, Any]], rows: dict[str, int], span: Interval
         "stage": "ingest",
         "interval_start": span.start.isoformat(),
         "interval_end": span.end.isoformat(),
-        "files": len(reports),
+        "files": sum(not report["only_ahead"] for report in reports),
         "files_failed": sum(report["failed"] for report in reports),
         **totals,
         "other_intervals": dict(sorted(others.items())),

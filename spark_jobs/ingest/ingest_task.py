@@ -7,13 +7,14 @@ rows are sorted runs already (``runs``).
 
 A row belongs to the interval of its time (``t_us`` of an event, ``publish_time_ms`` of a message). A row without a time
 (a header) and a bad row belong to every interval that their file has rows of; if no row of the file has a time, to all
-intervals. Rows of other intervals are counted by day; the runs of those intervals read the same file.
+intervals. Rows of other intervals are counted by day; the runs of those intervals read the same file. Messages shortly
+behind the interval's end are such rows, too; they are also staged for ``spark_jobs.ingest.messages_ahead``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -25,17 +26,23 @@ from dispatch_core.errors import describe
 from dispatch_core.recording import schema
 from dispatch_core.recording.ahead import one_ahead
 from dispatch_core.recording.reader import LogFile, read_file
+from spark_jobs.ingest import messages_ahead
+from spark_jobs.ingest.messages_ahead import HighestNamed, published_ahead
 from spark_jobs.ingest.sorted_runs import Headers, Runs
 from spark_jobs.intervals import Interval, day_of
-from spark_jobs.warehouse.contracts import GROUP
 from spark_jobs.warehouse.staging import Sink
 
-#: One row per task: its name, its log files in order, and the number of threads that read one file.
+#: One row per task: its name, its log files in order, and the number of threads that read one file. ``only_ahead``: the file
+#: has no row of the interval, and messages shortly behind its end. ``ahead``: some file has such messages.
 TASKS: Final = pa.schema(
     [
         pa.field("part", pa.string()),
-        pa.field("files", pa.list_(pa.struct([("name", pa.string()), ("path", pa.string())]))),
+        pa.field(
+            "files",
+            pa.list_(pa.struct([("name", pa.string()), ("path", pa.string()), ("only_ahead", pa.bool_())])),
+        ),
         pa.field("threads", pa.int64()),
+        pa.field("ahead", pa.bool_()),
     ]
 )
 
@@ -64,6 +71,21 @@ STAGED: Final = pa.schema(
         pa.field("events", pa.int64()),  # accepted events that are no header
         pa.field("failed", pa.bool_()),
         pa.field("first_reason", pa.string()),
+        pa.field("only_ahead", pa.bool_()),
+        # the highest position of each topic that the accepted events name
+        pa.field(
+            "named",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("cluster", pa.string()),
+                        ("topic", pa.string()),
+                        ("ledger_id", pa.int64()),
+                        ("entry_id", pa.int64()),
+                    ]
+                )
+            ),
+        ),
     ]
 )
 
@@ -80,19 +102,43 @@ def read_partition(
     for batch in batches:
         for task in batch.to_pylist():
             files = [(file["name"], Path(file["path"])) for file in task["files"]]
-            reports = stage_files(task["part"], files, Path(staging), span, threads=task["threads"])
+            only_ahead = {file["name"] for file in task["files"] if file["only_ahead"]}
+            reports = stage_files(
+                task["part"],
+                files,
+                Path(staging),
+                span,
+                threads=task["threads"],
+                ahead=task["ahead"],
+                only_ahead=only_ahead,
+            )
             yield pa.RecordBatch.from_pylist(reports, schema=STAGED)
 
 
 def stage_files(
-    part: str, files: list[tuple[str, Path]], staging: Path, span: Interval, *, threads: int = 1
+    part: str,
+    files: list[tuple[str, Path]],
+    staging: Path,
+    span: Interval,
+    *,
+    threads: int = 1,
+    ahead: bool = False,
+    only_ahead: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Read log files (name, path) and stage their rows of the interval; return rows of ``STAGED``, one per file."""
-    with Sink(staging, part) as sink:
-        reports = [
-            _stage_file(read_file(path, name=name, threads=threads), sink, span) for name, path in files
-        ]
-        staged = sink.close()
+    """Read log files (name, path) and stage their rows of the interval; return rows of ``STAGED``, one per file.
+
+    ``ahead``: stage messages shortly behind the interval's end, too; of the files ``only_ahead`` nothing else.
+    """
+    # An item that is discarded from the first sink may have messages in the second.
+    with Sink(staging, part) as sink, Sink(staging, part, undo=False) as behind:
+        reports = []
+        for name, path in files:
+            reading = read_file(path, name=name, threads=threads)
+            if name in only_ahead:
+                reports.append(_stage_ahead(reading, behind, span))
+            else:
+                reports.append(_stage_file(reading, sink, span, behind if ahead else None))
+        staged = sink.close() + behind.close()
     for report in reports:
         report["staged"] = []
     reports[0]["staged"] = [
@@ -101,16 +147,37 @@ def stage_files(
     return reports
 
 
-def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
+def _stage_ahead(reading: LogFile, behind: Sink, span: Interval) -> dict[str, Any]:
+    """Stage the messages of a file without rows of the interval; return a row of ``STAGED`` that counts none.
+
+    Its bad rows, and what stops the reader, are reported by the intervals that the file has rows of.
+    """
+    batches = iter(reading)
+    while True:
+        try:
+            batch = next(batches, None)
+        except Exception:  # noqa: BLE001 - as above
+            break
+        if batch is None:
+            break
+        if batch.table == "messages":
+            behind.write(messages_ahead.TABLE, published_ahead(pa.Table.from_batches([batch.rows]), span))
+    return _left_to_others(reading.name, Counter()) | {"only_ahead": True}
+
+
+def _stage_file(reading: LogFile, sink: Sink, span: Interval, behind: Sink | None) -> dict[str, Any]:
     """Read one file and stage its rows of the interval; return a row of ``STAGED``. Does not raise for a bad file.
+
+    ``behind`` takes its messages shortly behind the interval's end.
 
     ``rows_in`` counts the lines that are rows (not headers), and each problem of the file as a whole as one;
     ``rows_in = rows_accepted + rows_quarantined + rows_other_interval``.
     """
     others: Counter[str] = Counter()
     rows_of: Counter[str] = Counter()
-    runs = {name: Runs(name) for name in GROUP}
+    runs = {name: Runs(name) for name in _TIME_US}
     in_place = Headers()
+    named = HighestNamed()
     headers = 0
     first_reason: str | None = None
     failed = False
@@ -138,6 +205,8 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
             break
         rows = pa.Table.from_batches([batch.rows])
         table = _TABLES[batch.table]
+        if table == "messages" and behind is not None:
+            behind.write(messages_ahead.TABLE, published_ahead(rows, span))
         if table in _TIME_US:
             rows, elsewhere = split(rows, *_TIME_US[table], span)
             others.update(elsewhere)
@@ -145,6 +214,8 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
             first_reason = _where_and_why(rows.slice(0, 1).to_pylist()[0])
         if table == "consumer_events":
             headers += pc.sum(pc.equal(rows["kind"], "header")).as_py() or 0
+            if behind is not None:
+                named.add(rows)
             rows = in_place.place(rows)
         take(table, rows)
     take("consumer_events", in_place.rest(schema.EVENTS))
@@ -174,6 +245,8 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval) -> dict[str, Any]:
         "events": rows_of["consumer_events"] - headers,
         "failed": failed or reading.counts.file_problems > 0,
         "first_reason": first_reason,
+        "only_ahead": False,
+        "named": named.rows(),
     }
 
 
@@ -191,6 +264,8 @@ def _left_to_others(name: str, others: Counter[str]) -> dict[str, Any]:
         "events": 0,
         "failed": False,
         "first_reason": None,
+        "only_ahead": False,
+        "named": [],
     }
 
 

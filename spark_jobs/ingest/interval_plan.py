@@ -28,10 +28,10 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
 from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
-from spark_jobs.pull.hours_survey import HOUR_US
+from spark_jobs.pull.hours_survey import HOUR_US, Survey
 from spark_jobs.pull.segment_surveys import Surveyed
 from spark_jobs.pull.segments import LandedInterval, Segment, Sources
-from spark_jobs.warehouse.run_ledger import Ingested, history_digests
+from spark_jobs.warehouse.run_ledger import Ingested, history_digests, with_ahead, without_ahead
 
 #: More intervals than this are not ingested before one: such a number points to a mistake.
 MOST_INTERVALS: Final = 10_000
@@ -52,6 +52,30 @@ def of_interval(surveyed: Iterable[Surveyed], span: Interval) -> list[Segment]:
     ]
 
 
+def read_ahead_of_interval(surveyed: Iterable[Surveyed], span: Interval) -> list[Segment]:
+    """Choose the segments without rows of the interval that can have messages shortly behind its end."""
+    surveyed = list(surveyed)
+    chosen = set(of_interval(surveyed, span))
+    return [segment for segment, survey in surveyed if segment not in chosen and _marks_ahead(survey, span)]
+
+
+def has_messages_ahead(surveyed: Iterable[Surveyed], span: Interval) -> bool:
+    """Check whether message files can have rows shortly behind the interval's end."""
+    ends_in_an_hour = _hours(span)[1] == _last_hour_ahead(span)
+    return ends_in_an_hour or any(_marks_ahead(survey, span) for _segment, survey in surveyed)
+
+
+def _marks_ahead(survey: Survey, span: Interval) -> set[str]:
+    """Return the marks of the rows shortly behind the interval's end, where these are of a later hour than its last."""
+    last = _hours(span)[1]
+    return {mark for hour, _rows, mark in survey.first_minutes if last < hour <= _last_hour_ahead(span)}
+
+
+def _last_hour_ahead(span: Interval) -> int:
+    """Return the last hour (since the epoch) of which messages are read for the interval."""
+    return (span.messages_until_us - 1) // HOUR_US
+
+
 def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
     """Compute the digest of the files that an interval's rows come from: equal for equal rows, "" for none.
 
@@ -69,6 +93,16 @@ def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
     return _digest(sorted(made_of)) if made_of else ""
 
 
+def ahead_inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
+    """Compute the digest of the rows among which messages behind an interval's end are looked for, "" for none.
+
+    Only those of a later hour than the interval's last count, as the others are part of ``inputs_digest``.
+    """
+    made_of = [[segment.name, *sorted(_marks_ahead(survey, span))] for segment, survey in surveyed]
+    made_of = sorted(of_file for of_file in made_of if len(of_file) > 1)
+    return _digest(made_of) if made_of else ""
+
+
 def logs_go_on(surveyed: Iterable[Surveyed], span: Interval) -> bool:
     """Check whether event files have rows behind the interval's end: of a later hour than its last one."""
     _first, last = _hours(span)
@@ -78,6 +112,18 @@ def logs_go_on(surveyed: Iterable[Surveyed], span: Interval) -> bool:
         if (file_format(segment.name) or ("",))[0] == "events"
         for hour, _rows, _mark in survey.hours
     )
+
+
+def messages_go_on(surveyed: Iterable[Surveyed], span: Interval) -> bool:
+    """Check whether message files may have rows behind those that are read for the interval."""
+    last = _last_hour_ahead(span)
+    for segment, survey in surveyed:
+        if (file_format(segment.name) or ("",))[0] != "messages":
+            continue
+        read = {hour: rows for hour, rows, _mark in survey.first_minutes if hour == last}
+        if any(hour > last or (hour == last and rows > read.get(hour, 0)) for hour, rows, _ in survey.hours):
+            return True
+    return False
 
 
 def _hours(span: Interval) -> tuple[int, int]:
@@ -155,29 +201,47 @@ def adopted(known: Iterable[LandedInterval], sources: Sources) -> list[LandedInt
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An interval, the digest of the files that its rows should come from (``inputs_digest``), and ``logs_go_on``."""
+    """An interval, the digest of the files that its rows should come from (``inputs_digest``), and ``logs_go_on``.
+
+    ``ahead``: the digest of the rows among which messages behind its end should be looked for (``ahead_inputs_digest``).
+    """
 
     span: Interval
     digest: str
     goes_on: bool = False
+    ahead: str = ""
 
 
-def outdated(expected: Iterable[Expected], ingested: Ingested) -> list[Expected]:
-    """List the intervals whose rows in the tables come from other files than they should, oldest first."""
+def outdated(
+    expected: Iterable[Expected], ingested: Ingested, read_ahead: Mapping[int, str] | None = None
+) -> list[Expected]:
+    """List the intervals whose rows in the tables come from other files than they should, oldest first.
+
+    ``read_ahead``: by start, the digest of the rows among which messages behind the end were looked for.
+    """
+    looked_for = {} if read_ahead is None else read_ahead
     wrong = []
     for interval in expected:
-        end_us, digest = ingested.get(interval.span.start_us, (interval.span.end_us, ""))
-        if digest != interval.digest or (digest and end_us != interval.span.end_us):
+        start_us = interval.span.start_us
+        end_us, of_rows = ingested.get(start_us, (interval.span.end_us, ""))
+        digest, _ahead = without_ahead(of_rows)
+        is_other_ahead = looked_for.get(start_us, "") != interval.ahead
+        if digest != interval.digest or (digest and (end_us != interval.span.end_us or is_other_ahead)):
             wrong.append(interval)
     return sorted(wrong, key=lambda interval: interval.span.start)
 
 
 def as_expected(expected: Iterable[Expected], ingested: Ingested) -> Ingested:
-    """Return ``ingested`` as it will be when all outdated intervals have been ingested again."""
-    return {
-        **ingested,
-        **{interval.span.start_us: (interval.span.end_us, interval.digest) for interval in expected},
-    }
+    """Return ``ingested`` as it will be when all outdated intervals have been ingested again.
+
+    Of messages behind an interval's end only a new ingest tells which are its own: until then those are that it has.
+    """
+    ahead = {start: without_ahead(digest)[1] for start, (_end, digest) in ingested.items()}
+    found = dict(ingested)
+    for interval in expected:
+        start_us = interval.span.start_us
+        found[start_us] = interval.span.end_us, with_ahead(interval.digest, ahead.get(start_us, ""))
+    return found
 
 
 def stale(

@@ -10,7 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.ingest.interval_plan import Expected, as_expected, inputs_digest, logs_go_on, stale
+from spark_jobs.ingest.interval_plan import (
+    Expected,
+    ahead_inputs_digest,
+    as_expected,
+    inputs_digest,
+    logs_go_on,
+    stale,
+)
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say
 from spark_jobs.pull import segments
@@ -36,8 +43,14 @@ def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expect
             listed = catalogue.get(landed.sources, {}).values()
             files[landed.sources] = surveyed(spark, landing, segments.without_doubles(listed))
         surveys = files[landed.sources]
-        digest = inputs_digest(surveys, landed.span)
-        found.append(Expected(landed.span, digest, logs_go_on(surveys, landed.span)))
+        found.append(
+            Expected(
+                landed.span,
+                inputs_digest(surveys, landed.span),
+                logs_go_on(surveys, landed.span),
+                ahead_inputs_digest(surveys, landed.span),
+            )
+        )
     return found
 
 

@@ -46,7 +46,7 @@ def ingest_with_history(
         interval for interval in expected_intervals(spark, landing) if interval.span.start < span.start
     ]
     history = []
-    for interval in outdated(earlier, ledger.ingested()):
+    for interval in outdated(earlier, ledger.ingested(), ledger.read_ahead()):
         say(
             f"ingest {span.name}: {interval.span.name} is earlier, and the tables lack some of its landed rows"
         )

@@ -1,10 +1,10 @@
 """Decide what may be removed, and compare landed files with their checksums. Does not use Spark.
 
 A dispatcher's state is the fold of its log from its beginning, and this version keeps no snapshots. So the logs are
-kept: the landed segments, ``messages``, ``consumer_events`` and ``quarantine``. Running an interval again makes
-everything else from them. The small tables with the findings are kept too: ``verdicts``, ``anomalies``, ``divergences``,
-``balance``, ``waits``, ``dispatcher_state``. The following is removed when it was last written more than a given number
-of days ago:
+kept: the landed segments, ``messages``, ``messages_ahead``, ``consumer_events`` and ``quarantine``. Running an interval
+again makes everything else from them. The small tables with the findings are kept too: ``verdicts``, ``anomalies``,
+``divergences``, ``balance``, ``waits``, ``dispatcher_state``. The following is removed when it was last written more than
+a given number of days ago:
 
 * large results that can be made again: the rows of ``deliveries``, ``ownership`` and ``blocked`` of an interval;
 * pages: reports, Data Docs, what-if comparisons;

@@ -36,8 +36,9 @@ from dispatch_core.recording.files import (
 )
 from dispatch_core.recording.reader import read_file
 from dispatch_core.recording.rows import RANGES
+from spark_jobs.intervals import CLOCKS_AHEAD_US
 
-SURVEY_VERSION: Final = 1
+SURVEY_VERSION: Final = 2
 HOUR_US: Final = 3_600_000_000
 
 #: Per content: the field with a row's time, and the microseconds of its unit.
@@ -64,13 +65,15 @@ class Survey:
     ``hours``: (hour since the epoch, rows, mark) in order. Hours with the same mark in two versions of a growing file have
     the same rows in both. ``untimed``: number of lines without a time (headers, footers, bad lines). ``carries``: the file
     has no row with a time but has other valid rows, which belong to every interval. ``complete``: the file ends with a
-    whole line.
+    whole line. ``first_minutes``: of a message log, the same as ``hours`` for the rows of the first ``CLOCKS_AHEAD_US`` of
+    each hour.
     """
 
     hours: tuple[tuple[int, int, str], ...]
     untimed: int
     carries: bool
     complete: bool
+    first_minutes: tuple[tuple[int, int, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Write the survey as JSON values, for ``about.json``."""
@@ -80,6 +83,7 @@ class Survey:
             "carries": self.carries,
             "complete": self.complete,
             "hours": [list(hour) for hour in self.hours],
+            "first_minutes": [list(hour) for hour in self.first_minutes],
         }
 
     @classmethod
@@ -87,8 +91,12 @@ class Survey:
         """Read the result of ``as_json``; None if another version of this code wrote it."""
         if not isinstance(about, dict) or about.get("version") != SURVEY_VERSION:
             return None
-        hours = tuple((int(hour), int(rows), str(mark)) for hour, rows, mark in about["hours"])
-        return cls(hours, int(about["untimed"]), bool(about["carries"]), bool(about["complete"]))
+        hours, first_minutes = (
+            tuple((int(hour), int(rows), str(mark)) for hour, rows, mark in about[name])
+            for name in ("hours", "first_minutes")
+        )
+        carries, complete = bool(about["carries"]), bool(about["complete"])
+        return cls(hours, int(about["untimed"]), carries, complete, first_minutes)
 
 
 def survey(path: Path, mark: str, *, earlier: Survey | None = None) -> Survey:
@@ -107,15 +115,19 @@ def survey(path: Path, mark: str, *, earlier: Survey | None = None) -> Survey:
         _lines(path, content, encoding, seen)
     if not seen.hours:
         _carries(path, seen)
-    earlier_marks = (
-        {}
-        if earlier is None or not _goes_on(earlier, seen)
-        else {(hour, rows): earlier_mark for hour, rows, earlier_mark in earlier.hours}
-    )
-    hours = tuple(
-        (hour, rows, earlier_marks.get((hour, rows), mark)) for hour, rows in sorted(seen.hours.items())
-    )
-    return Survey(hours, seen.untimed, seen.carries, seen.complete)
+    before = earlier if earlier is not None and _goes_on(earlier, seen) else None
+    hours = _marked(seen.hours, mark, () if before is None else before.hours)
+    of_messages = seen.first_minutes if content == "messages" else Counter[int]()
+    first_minutes = _marked(of_messages, mark, () if before is None else before.first_minutes)
+    return Survey(hours, seen.untimed, seen.carries, seen.complete, first_minutes)
+
+
+def _marked(
+    rows_of: Counter[int], mark: str, earlier: Iterable[tuple[int, int, str]]
+) -> tuple[tuple[int, int, str], ...]:
+    """Give each hour the mark of the earlier version if it has as many rows there, else ``mark``."""
+    marks = {(hour, rows): earlier_mark for hour, rows, earlier_mark in earlier}
+    return tuple((hour, rows, marks.get((hour, rows), mark)) for hour, rows in sorted(rows_of.items()))
 
 
 def _goes_on(earlier: Survey, seen: _Seen) -> bool:
@@ -128,6 +140,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.hours: Counter[int] = Counter()
+        self.first_minutes: Counter[int] = Counter()
         self.untimed = 0
         self.carries = False
         self.complete = True
@@ -140,6 +153,9 @@ class _Seen:
         if not len(times):
             return
         hours = times // (HOUR_US // unit_us)
+        first = hours[times % (HOUR_US // unit_us) < CLOCKS_AHEAD_US // unit_us]
+        for hour, rows in zip(*np.unique(first, return_counts=True), strict=True):
+            self.first_minutes[int(hour)] += int(rows)
         low, high = int(hours.min()), int(hours.max())
         if low == high:
             self.hours[low] += len(hours)

@@ -17,6 +17,7 @@ COLUMNS: Final = (
     pa.field("to_last_line", pa.bool_()),
     pa.field("until_us", pa.int64()),
     pa.field("complete", pa.bool_()),
+    pa.field("messages_cut", pa.bool_()),
 )
 
 
@@ -37,13 +38,17 @@ class AsOf:
         until = "" if self.until_us is None else f"@{self.until_us}"
         return until + ("+complete" if self.complete else "")
 
-    def columns(self, *, goes_on: bool, end_us: int) -> dict[str, Any]:
-        """Return the values of ``COLUMNS`` for an interval that ends at ``end_us``; ``goes_on``: logs have later rows."""
+    def columns(self, *, goes_on: bool, messages_go_on: bool, end_us: int) -> dict[str, Any]:
+        """Return the values of ``COLUMNS`` for an interval that ends at ``end_us``.
+
+        ``goes_on``: logs have later rows; ``messages_go_on``: message logs may have rows that are not read for the interval.
+        """
         inside = self.until_us is not None and self.until_us < end_us
         return {
             "to_last_line": not goes_on and not inside,
             "until_us": self.until_us if inside else None,
             "complete": self.complete and not goes_on,
+            "messages_cut": not self.complete or goes_on or messages_go_on,
         }
 
     def judged(self, *, goes_on: bool) -> str:

@@ -19,7 +19,7 @@ from dispatch_core.times import micros
 from spark_jobs.intervals import Interval
 from spark_jobs.replay.snapshot_files import EarlierSnapshots, Saved
 from spark_jobs.warehouse.contracts import GROUP
-from spark_jobs.warehouse.delta_tables import files_until
+from spark_jobs.warehouse.delta_tables import data_files, files_until
 
 Group = tuple[str, ...]
 
@@ -44,8 +44,9 @@ def dispatchers(
     """The dispatchers of the interval with the files of their log, those of one file beside each other.
 
     Each with ``cluster``, ``topic``, ``subscription``, ``events`` (its rows of ``consumer_events`` in these files),
-    ``event_files`` and ``message_files`` (paths, in the order of the intervals). A dispatcher belongs to the interval when
-    one of its lines (its header, too) or of its topic's messages does.
+    ``event_files`` and ``message_files`` (paths, in the order of the intervals; last those of ``messages_ahead``, of this
+    interval alone). A dispatcher belongs to the interval when one of its lines (its header, too) or of its topic's messages
+    does.
 
     With ``earlier`` those that have a snapshot there come with the files behind it alone, and with it (``snapshot_file``).
     Dispatchers of ``earlier`` that do not belong to the interval come, too: ``idle``, with ``snapshot_file`` and
@@ -56,10 +57,12 @@ def dispatchers(
         for name in ("consumer_events", "messages")
         for path, start in files_until(warehouse, name, span)
     ]
+    # Their topics have lines in this interval. The path is behind those of the table ``messages``.
+    ahead = [("messages_ahead", path, span.end) for path in data_files(warehouse, "messages_ahead", span)]
     look = _Look()
     saved = {} if earlier is None else earlier.saved
     behind = [file for file in files if earlier is None or file[2] >= earlier.end]
-    look.at(spark, behind, span)
+    look.at(spark, behind + ahead, span)
     known = {group for group in look.files if len(group) == len(schema.DISPATCHER_KEY)} | set(saved)
     here = {group for group in known if group in look.here or group[:2] in look.here}
     if earlier is not None and any(saved.get(group) is None for group in here):

@@ -30,6 +30,8 @@ def load_logs(dispatcher: dict[str, Any]) -> list[DispatcherLog]:
     ends = {(load["broker"], load["incarnation"]) for load in dispatcher.get("ends_lost") or ()}
     if ends:
         logs = [replace(log, end_lost=(log.broker, log.incarnation) in ends) for log in logs]
+    if dispatcher.get("messages_cut"):
+        logs = [replace(log, messages_cut=True) for log in logs]
     for log in logs:
         _check_places(log.events, ("seq",), "seq {0}")
         _check_places(log.messages, ("ledger_id", "entry_id"), "position {0}:{1}")

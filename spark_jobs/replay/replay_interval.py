@@ -137,7 +137,9 @@ def what_to_replay(
     """
     ledger = Ledger(warehouse)  # before any file is looked at
     history = ledger.history_of(span)
-    moment = asked.columns(goes_on=ledger.goes_on(span), end_us=span.end_us)
+    moment = asked.columns(
+        goes_on=ledger.goes_on(span), messages_go_on=ledger.messages_go_on(span), end_us=span.end_us
+    )
     lost = with_lost_ends(warehouse, span)
     earlier, key = None, None
     if not os.environ.get(WITHOUT):

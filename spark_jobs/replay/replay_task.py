@@ -116,7 +116,7 @@ def replay_dispatchers(
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
     memory = FreeMemory(_DELIVERIES_BETWEEN)
-    with Sink(staging, part) as sink, SnapshotWriter(staging, part) as snapshots:
+    with Sink(staging, part) as sink, SnapshotWriter(staging, part, span) as snapshots:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
             if dispatcher.get("idle"):
                 snapshots.keep(dispatcher)

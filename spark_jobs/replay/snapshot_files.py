@@ -40,7 +40,7 @@ from dispatch_core.replay.snapshots import KeptState, ReplayState, StateKeeper, 
 from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse.contracts import StagedFile, file_schema
-from spark_jobs.warehouse.delta_tables import files_until, has_table
+from spark_jobs.warehouse.delta_tables import data_files, files_until, has_table
 from spark_jobs.warehouse.run_ledger import Ledger
 
 TABLE: Final = "snapshots"
@@ -73,7 +73,8 @@ class SnapshotWriter:
     A dispatcher's row has the ``snapshot_key`` under which its snapshot can be used; without one nothing is written.
     """
 
-    def __init__(self, staging: Path, part: str) -> None:
+    def __init__(self, staging: Path, part: str, span: Interval) -> None:
+        self._span = span
         self._path = staging / TABLE / f"{part}.parquet"
         self._temporary = self._path.with_name(f".{self._path.stem}.tmp")
         self._writer: pq.ParquetWriter | None = None
@@ -83,7 +84,7 @@ class SnapshotWriter:
 
     def write(self, dispatcher: Mapping[str, Any], keeper: StateKeeper, before: KeptState | None) -> None:
         """Write the snapshot of a dispatcher; see ``snapshot_of``."""
-        self._add(dispatcher, snapshot_of(dispatcher, keeper, before))
+        self._add(dispatcher, snapshot_of(dispatcher, self._span, keeper, before))
 
     def keep(self, dispatcher: Mapping[str, Any]) -> None:
         """Write that a dispatcher keeps the snapshot that its row names, or has none."""
@@ -152,17 +153,19 @@ def from_beginning(dispatcher: dict[str, Any], span: Interval) -> dict[str, Any]
     return dispatcher | {
         "snapshot_file": None,
         "event_files": [path for path, _start in files_until(warehouse, "consumer_events", span)],
-        "message_files": [path for path, _start in files_until(warehouse, "messages", span)],
+        "message_files": [path for path, _start in files_until(warehouse, "messages", span)]
+        + data_files(warehouse, "messages_ahead", span),
     }
 
 
 def snapshot_of(
-    dispatcher: Mapping[str, Any], keeper: StateKeeper, before: KeptState | None
+    dispatcher: Mapping[str, Any], span: Interval, keeper: StateKeeper, before: KeptState | None
 ) -> dict[str, Any]:
     """Return the columns of a snapshot: the state that ``keeper`` has, and the rows of the log behind it.
 
     Args:
         dispatcher: its identity and its files, as they were replayed.
+        span: the interval.
         keeper: as the replay left it.
         before: the state that the replay went on from; it still holds where the keeper has no later one.
     """
@@ -172,7 +175,7 @@ def snapshot_of(
     state = keeper.kept or before
     cut, loads = (None, []) if state is None else (state.cut, state.loads)
     events, messages = rows_behind(
-        dispatcher["event_files"], dispatcher["message_files"], identity, cut, loads
+        dispatcher["event_files"], dispatcher["message_files"], identity, cut, loads, span.end_us
     )
     if events.num_rows + messages.num_rows > _MOST_ROWS:
         return {}

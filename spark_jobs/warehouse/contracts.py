@@ -81,6 +81,7 @@ def _with_interval(contract: pa.Schema) -> pa.Schema:
 #: Every table of the warehouse by name, column for column.
 CONTRACTS: Final[dict[str, pa.Schema]] = {
     "messages": _with_interval(schema.MESSAGES),
+    "messages_ahead": _with_interval(schema.MESSAGES),
     "consumer_events": _with_interval(schema.EVENTS),
     "quarantine": _with_interval(schema.QUARANTINE),
     **tables.ALL_TABLES,
@@ -106,13 +107,21 @@ ADDED: Final = frozenset(
     )
 )
 #: The tables that have them.
-_GREW: Final = ("messages", "consumer_events")
+_GREW: Final = ("messages", "messages_ahead", "consumer_events")
 #: The columns that identify a log within an interval: one incarnation of a dispatcher.
 LOG: Final = tuple(field.name for field in tables.IDENTITY if field.name != PARTITION)
 
 #: The columns by which the rows of an ingested table are grouped, and the order of the rows within a group.
-GROUP: Final = {"messages": ("cluster", "topic"), "consumer_events": schema.DISPATCHER_KEY}
-ORDER: Final = {"messages": ("ledger_id", "entry_id"), "consumer_events": ("incarnation", "seq")}
+GROUP: Final = {
+    "messages": ("cluster", "topic"),
+    "messages_ahead": ("cluster", "topic"),
+    "consumer_events": schema.DISPATCHER_KEY,
+}
+ORDER: Final = {
+    "messages": ("ledger_id", "entry_id"),
+    "messages_ahead": ("ledger_id", "entry_id"),
+    "consumer_events": ("incarnation", "seq"),
+}
 
 
 @dataclass(frozen=True, slots=True)

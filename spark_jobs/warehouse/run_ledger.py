@@ -24,8 +24,23 @@ _COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
 #: Behind the digest of an interval that is judged as of the last lines.
 _OPEN_END: Final = "-to-last-line"
 
-#: By the start of each interval (microseconds): its end, and the digest of the files its rows come from ("" for none).
+#: Between the digest of the files of an interval and that of its rows of ``messages_ahead``.
+_AND_AHEAD: Final = "+"
+
+#: By the start of each interval (microseconds): its end, and the digest of the files its rows come from ("" for none), with
+#: that of its rows of ``messages_ahead`` if it has some.
 Ingested = Mapping[int, tuple[int, str]]
+
+
+def with_ahead(digest: str, ahead: str) -> str:
+    """Join the digests of an interval's files and of its rows of ``messages_ahead`` ("" for none)."""
+    return f"{digest}{_AND_AHEAD}{ahead}" if digest and ahead else digest
+
+
+def without_ahead(digest: str) -> tuple[str, str]:
+    """Split what ``with_ahead`` joined."""
+    of_files, _, ahead = digest.partition(_AND_AHEAD)
+    return of_files, ahead
 
 
 class Ledger:
@@ -58,11 +73,20 @@ class Ledger:
         return {start: summary for (name, start), (_at, summary) in self._newest.items() if name == stage}
 
     def ingested(self) -> dict[int, tuple[int, str]]:
-        """Return the end (microseconds) and the inputs digest of each interval that was ingested, by its start."""
+        """Return the end (microseconds) and the digest of the rows of each interval that was ingested, by its start."""
         return {
-            start: (_span(summary).end_us, summary["inputs_digest"])
+            start: (
+                _span(summary).end_us,
+                with_ahead(summary["inputs_digest"], summary.get("ahead_rows_digest", "")),
+            )
             for start, summary in self.newest("ingest").items()
             if "inputs_digest" in summary
+        }
+
+    def read_ahead(self) -> dict[int, str]:
+        """Return the digest of the files that messages behind an interval's end were looked for in, by its start."""
+        return {
+            start: summary.get("ahead_inputs_digest", "") for start, summary in self.newest("ingest").items()
         }
 
     def logs_go_on(self) -> set[int]:
@@ -72,6 +96,10 @@ class Ledger:
     def goes_on(self, span: Interval) -> bool:
         """Check whether logs are known to go on behind the end of an interval."""
         return span.start_us not in open_ended(self.ingested(), self.logs_go_on())
+
+    def messages_go_on(self, span: Interval) -> bool:
+        """Check whether message logs may have had rows that are not read for an interval when it was ingested."""
+        return bool(self.newest("ingest").get(span.start_us, {}).get("messages_go_on", True))
 
     def history_of(self, span: Interval) -> str:
         """Return the digest of all that a replay of the interval depends on now; "" if nothing was ingested."""

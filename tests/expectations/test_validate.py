@@ -15,7 +15,6 @@ import pytest
 from dispatch_core.audit.catalogue import HANDOVER, KINDS, ORDER_NOT_PROMISED
 from dispatch_core.audit.verdict import verdicts as audit_verdicts
 from dispatch_expectations.policy import Policy, load_policy
-from dispatch_expectations.suites import LOG_KINDS
 from dispatch_expectations.validate import main, overall, read_verdicts, validate_interval
 from dispatch_expectations.verdict import Verdict
 from spark_jobs.warehouse.delta_tables import has_table
@@ -244,7 +243,6 @@ def test_the_pipeline_and_the_command_line_agree(tmp_path: Path) -> None:
             "per_key_order": (None, ORDER_NOT_PROMISED, HANDOVER),
             "duplicate_delivery": (None, HANDOVER),
         }.get(KINDS[kind].promise, (None,))
-        if not (uncertain and kind in LOG_KINDS)
     ]
     for number, variant in enumerate(variants):
         day.anomaly(day.dispatcher(f"t{number:03}", entries=1), **variant)

@@ -507,7 +507,7 @@ class AuditFold:
             checkpoints=self._checkpoints,
             streaming=not self._whole,
         )
-        found += log_checks.unknown_positions(self.window)
+        found += log_checks.unknown_positions(self.window, messages_cut=self._head.messages_cut)
         found += log_checks.unknown_keys(self.window)
         found += log_checks.unknown_batch_sizes(self.window)
         if self.begins:

@@ -245,8 +245,12 @@ class Connected:
         return found
 
 
-def unknown_positions(window: LogWindow) -> list[LogFinding]:
-    """Find positions in ``sent``, ``ack`` and ``redeliver`` lines that are not in the message log; one finding per line."""
+def unknown_positions(window: LogWindow, *, messages_cut: bool = False) -> list[LogFinding]:
+    """Find positions in ``sent``, ``ack`` and ``redeliver`` lines that are not in the message log; one finding per line.
+
+    ``messages_cut``: messages with later publish times were not read. A producer's clock that is ahead gives such a time to
+    an entry that was sent before, so the findings are uncertain.
+    """
     found: list[LogFinding] = []
     empty = not window.stored.any()
     for op in np.unique(window.unknown_op).tolist():
@@ -255,13 +259,27 @@ def unknown_positions(window: LogWindow) -> list[LogFinding]:
         seq, t_us = int(window.op_seq[op]), int(window.op_t_us[op])
         consumer = window.consumers[int(window.op_consumer[op])].number
         what = _NAMES[int(window.op_code[op])]
+        where = "the message log does not hold"
+        if messages_cut:
+            where = "the message log does not hold up to the interval's end and shortly behind it"
         text = (
-            f"the line {what} at seq {seq} names {positions_listed(positions)}, which the message log does not hold: "
+            f"the line {what} at seq {seq} names {positions_listed(positions)}, which {where}: "
             f"{plural(len(positions), 'its key is', 'their keys are')} unknown"
         )
+        if messages_cut:
+            text += (
+                f". {plural(len(positions), 'Its row is', 'Their rows are')} missing, or "
+                f"{plural(len(positions), 'has a later publish time', 'have later publish times')} by a producer's clock "
+                "that is ahead"
+            )
         if empty and not found:
             text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"
-        found.append(LogFinding("unknown_position", "not_stored", (seq,), t_us, text, consumer, positions))
+        reason = "maybe_clock_ahead" if messages_cut else "not_stored"
+        found.append(
+            LogFinding(
+                "unknown_position", reason, (seq,), t_us, text, consumer, positions, uncertain=messages_cut
+            )
+        )
     return found
 
 

@@ -10,9 +10,9 @@ class LogFinding:
     """A finding about the log, not yet a row of anomalies.
 
     ``reason`` is, by kind: ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late``, ``earlier_load`` (log_gap);
-    ``segment``, ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``
-    (unknown_position); ``not_readable`` (unknown_key, unknown_batch_size); ``backwards`` (clock_step); ``active_at_once``,
-    ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
+    ``segment``, ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``,
+    ``maybe_clock_ahead`` (unknown_position; the latter is uncertain); ``not_readable`` (unknown_key, unknown_batch_size);
+    ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
     """
 
     kind: str

@@ -94,6 +94,10 @@ class ProducerClocks:
                 jumps.append(least[at][1] - least_us)
         return max(min(jumps, default=0), 0)
 
+    def is_shown(self, producer: int) -> bool:
+        """Check whether an entry of a producer was sent: its clock is behind by no more than that lag."""
+        return producer < len(self._least_us) and bool(self._least_us[producer] < _UNKNOWN)
+
     @property
     def behind_us(self) -> Mapping[int, int]:
         """By number of the producer: the most by which its clock may be behind, microseconds; only where it may be."""

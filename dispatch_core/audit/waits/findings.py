@@ -26,7 +26,7 @@ from dispatch_core.audit.deliveries.findings import (
 )
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, MAYBE_LIMITED, Words
-from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS, Key, SampledWait
+from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, GRACE_US, MOST_POSITIONS, Key, SampledWait
 
 #: Kind of finding by reason.
 KIND_OF: Final[dict[str | None, str]] = {
@@ -64,6 +64,8 @@ class End:
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
         stepped_back_us: by how much the log's clock went back; it may have gone forward by as much, unseen.
         jumped_us: by how much the log's clock may have jumped forward between two moments (``AuditFold.jumped_us``).
+        highest_sent: the highest position that was sent, by any load; (-1, -1) = none was.
+        clock_shown: whether an entry of the producer with this number was sent, which shows how far its clock may be behind.
         known_until_us: time of the last line, if rows behind it were lost (``recording.lost_rows``). What waits is certain
             only if it was too long by then.
     """
@@ -78,6 +80,8 @@ class End:
     stepped_back_us: int = 0
     known_until_us: int | None = None
     jumped_us: Callable[[int, int], int] = lambda _from_us, _until_us: 0
+    highest_sent: tuple[int, int] = (-1, -1)
+    clock_shown: Callable[[int], bool] = lambda _producer: True
 
     def only_by_lost_rows(self, waited_us: int, limit_us: int) -> bool:
         """Check whether what waits at the end need not wait: by the last line before lost rows it had not for too long."""
@@ -159,7 +163,9 @@ def never_delivered(
             # A limit holds back whatever comes next, and lets nothing overtake.
             limited = wait.maybe_limited and wait.never_passed == wait.never_sent
             lost = end.only_by_lost_rows(waited_us, 1000 * limits.never_delivered_ms)
+            by_clock = _stored_later_by_clock(wait, limits, end)
             uncertain = wait.uncertain or waited_us < GRACE_US or end.doubt is not None or lost or limited
+            uncertain = uncertain or by_clock
             found.append(
                 Finding(
                     kind="never_delivered",
@@ -172,7 +178,10 @@ def never_delivered(
                     seqs=_seqs(wait.from_seq, end.seq),
                     t_us=end.as_of_us,
                     cause=None,
-                    reason=(wait.doubt or _why_uncertain(waited_us, end, lost=lost, limited=limited))
+                    reason=(
+                        wait.doubt
+                        or _why_uncertain(waited_us, end, lost=lost, limited=limited, by_clock=by_clock)
+                    )
                     if uncertain
                     else None,
                     uncertain=uncertain,
@@ -180,7 +189,8 @@ def never_delivered(
                         key, positions, count, rest, wait, end.as_of_us, end.doubt
                     )
                     + (DOUBTS[ROWS_LOST] if lost else "")
-                    + (MAYBE_LIMITED if limited else ""),
+                    + (MAYBE_LIMITED if limited else "")
+                    + (_by_which_clock([wait], end) if by_clock else ""),
                     place=0,
                     unsent=unsent,
                 )
@@ -231,13 +241,33 @@ def _gone_on(waits: list[SampledWait], reported: Set[str]) -> list[SampledWait]:
     return waits
 
 
-def _why_uncertain(waited_us: int, end: End, *, lost: bool, limited: bool) -> str:
+def _stored_later_by_clock(wait: SampledWait, limits: Limits, end: End) -> bool:
+    """Check whether entries were owed for too long only by a clock: they may have been stored later, even behind the end.
+
+    An entry before one that was sent was stored by then, whatever its publish time.
+    """
+    if end.closed or end.highest_sent < (0, 0) or _place(wait.positions[0]) <= end.highest_sent:
+        return False
+    if wait.published and not any(end.clock_shown(producer) for producer, _ in wait.published):
+        return True
+    return _has_clocks(wait, end) and _certain_us(wait, end) <= 1000 * limits.never_delivered_ms
+
+
+def _place(position: str) -> tuple[int, int]:
+    """Return ledger and entry of a position."""
+    ledger, entry = position.split(":")
+    return int(ledger), int(entry)
+
+
+def _why_uncertain(waited_us: int, end: End, *, lost: bool, limited: bool, by_clock: bool) -> str:
     if end.doubt is not None:
         return end.doubt
     if lost:
         return ROWS_LOST
     if limited:
         return UNLOGGED
+    if by_clock:
+        return CLOCKS_DIFFER
     return "stored_at_the_end" if waited_us < GRACE_US else "undecided"
 
 

@@ -151,6 +151,15 @@ def test_positions_that_were_never_stored(audit: Any) -> None:
     assert set(kinds(result)) == {"unknown_position"}
 
 
+def test_a_position_is_in_doubt_where_messages_with_later_publish_times_were_not_read(tmp_path: Path) -> None:
+    log = read(write(tmp_path / "a" / "b", KEYS, numbered([added(1), sent(1, 0, 77)])))
+    (finding,) = of_kind(audited(replace(log, messages_cut=True)), "unknown_position")
+    assert (finding["uncertain"], finding["reason"]) == (True, "maybe_clock_ahead")
+    assert finding["explanation"].endswith("has a later publish time by a producer's clock that is ahead")
+    (finding,) = of_kind(audited(log), "unknown_position")
+    assert (finding["uncertain"], finding["reason"]) == (False, "not_stored")
+
+
 @pytest.mark.parametrize("far", [2**62, 2**40, 2**40 - 2])
 def test_positions_at_the_edge_of_what_a_number_holds(tmp_path: Path, far: int) -> None:
     messages = [message(0, "k") | {"position": f"{far}:{far}"}, message(1, "k") | {"position": f"{far}:3"}]

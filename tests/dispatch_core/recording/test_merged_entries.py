@@ -70,6 +70,19 @@ def test_a_file_is_opened_when_its_entries_are_near() -> None:
     assert seen == [(0, [0]), (5, [0]), (10, [0, 1]), (15, [0, 1]), (20, [0, 1, 2]), (25, [0, 1, 2])]
 
 
+def test_a_file_is_opened_before_the_one_in_front_of_it_if_its_entries_come_first() -> None:
+    """The first two are of one interval; the third has entries that were published behind its end."""
+    opened: list[int] = []
+    rows: list[list[Row]] = [
+        [(3, 0, 0), (3, 1, 1), (3, 3, 3)],
+        [(3, 5, 5), (3, 6, 6)],
+        [(3, 2, 9), (3, 4, 9)],
+    ]
+    files = [file_of(part, 10, opened, number, known=True) for number, part in enumerate(rows)]
+    assert [row[1] for row in rows_of(merged(files))] == [0, 1, 2, 3, 4, 5, 6]
+    assert opened == [0, 2, 1]
+
+
 def test_only_equal_lines_without_a_time_count_once() -> None:
     first: list[Row] = [(3, 0, None), (3, 1, 5), (3, 2, None)]
     second: list[Row] = [(3, 0, None), (3, 1, 5), (3, 2, 7)]

@@ -115,6 +115,7 @@ def replays(
         }
         keeper = StateKeeper(int(edges[number + 1].timestamp()) * 1_000_000 - before_end_us)
         keeper.cut_us = (cuts_us[number] if number < len(cuts_us) else last_us) - before_end_us
+        end_us = cuts_us[number] if number < len(cuts_us) else last_us + HOUR_US
         state = None if kept is None else decoded(kept.data)
         from_snapshot = gathered(replay_files(log, **options, state=state, keeper=keeper))
         if keeper.traced:
@@ -122,7 +123,7 @@ def replays(
         kept = keeper.kept or kept
         yield from_snapshot, from_beginning, kept
         cut, loads = (None, []) if kept is None else (kept.cut, kept.loads)
-        lines, entries = rows_behind(log["event_files"], log["message_files"], identity, cut, loads)
+        lines, entries = rows_behind(log["event_files"], log["message_files"], identity, cut, loads, end_us)
         behind = Files(
             _written(lines, folder / f"lines behind {number}"),
             _written(entries, folder / f"entries behind {number}"),

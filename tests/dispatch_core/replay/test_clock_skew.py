@@ -98,6 +98,37 @@ def test_a_boundary_among_entries_of_two_clocks_gives_what_the_whole_log_gives(
         assert streamed[table] == whole[table].to_pylist(), table
 
 
+@pytest.mark.parametrize("rows", [7, 400])
+@pytest.mark.parametrize("skew_ms", [250, 10_000])
+def test_the_interval_before_the_boundary_needs_what_its_lines_name_and_no_more(
+    skew_ms: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries that it names and a producer's clock puts behind the boundary come in a file of their own, the last one."""
+    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
+        monkeypatch.setattr(stream, name, rows)
+    log = recorded(LOG)
+    boundary_us = middle_us(log) + 1000 * min(skew_ms, 250)
+    log = skewed(log, skew_ms)
+    files = in_intervals(log, tmp_path, boundary_us)
+    named = log.events.filter(pc.less(log.events["t_us"], boundary_us))
+    highest = max((at["ledger_id"], at["entry_id"]) for at in pc.list_flatten(named["positions"]).to_pylist())
+    later = pq.read_table(files["message_files"][1])
+    places = zip(later["ledger_id"].to_pylist(), later["entry_id"].to_pylist(), strict=True)
+    ahead = later.filter(pa.array([place <= highest for place in places]))
+    assert 0 < ahead.num_rows < later.num_rows
+    pq.write_table(ahead, files["message_files"][1], row_group_size=40)
+    span = {"interval_start": from_micros(0), "interval_end": from_micros(boundary_us)}
+    streamed = gathered(
+        replay_files(files | {"event_files": files["event_files"][:1]}, **span, to_last_line=True)
+    )
+    whole = replay(log, **span, to_last_line=True)
+    assert len(streamed["deliveries"]) > 50
+    for table in REPLAY_TABLES:
+        assert streamed[table] == whole[table].to_pylist(), table
+    with pytest.raises(NotStreamableError, match="is not in the message log"):
+        gathered(replay_files(files | {"message_files": files["message_files"][:1]}, **span))
+
+
 def test_entries_without_a_publish_time_come_once_though_every_interval_has_them(tmp_path: Path) -> None:
     log = recorded(LOG)
     boundary_us = middle_us(log)

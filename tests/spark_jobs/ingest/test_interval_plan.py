@@ -14,17 +14,22 @@ from spark_jobs.ingest.interval_plan import (
     HistoryError,
     Surveyed,
     adopted,
+    ahead_inputs_digest,
     as_expected,
+    has_messages_ahead,
     history_digests,
     inputs_digest,
+    messages_go_on,
     missing_intervals,
     of_interval,
     outdated,
+    read_ahead_of_interval,
     stale,
 )
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.pull.hours_survey import HOUR_US, Survey
 from spark_jobs.pull.segments import LandedInterval, Segment
+from spark_jobs.warehouse.run_ledger import with_ahead
 
 DAY = interval("2026-11-21")
 SOURCES = ("/logs",)
@@ -125,6 +130,45 @@ def test_the_digest_of_an_interval_changes_with_its_rows_and_with_nothing_else()
         ((FIRST_HOUR - 1, 1, "a"), (FIRST_HOUR, 1, "a"), (FIRST_HOUR + 24, 9, "longer")), 0, False, True
     )
     assert inputs_digest([(Segment("a", "longer", 9, grown_from="a"), grown), logs[1]], DAY) == before
+
+
+def test_messages_of_the_first_minute_behind_the_end_are_looked_at_too() -> None:
+    def of_next_hour(name: str, first_minute: str, *, rows: int = 1) -> Surveyed:
+        hour = FIRST_HOUR + DAY_HOURS
+        hours, first = ((hour, rows, "any"),), ((hour, 1, first_minute),)
+        return Segment(name, "sha", 1), Survey(hours, 0, False, True, first)
+
+    logs = [segment("a", 0), segment("messages-2.jsonl", 24), of_next_hour("messages-3.jsonl", "x")]
+    assert [segment.name for segment in read_ahead_of_interval(logs, DAY)] == ["messages-3.jsonl"]
+    assert has_messages_ahead(logs, DAY)
+    assert not has_messages_ahead(logs[:2], DAY)
+    assert inputs_digest(logs, DAY) == inputs_digest(logs[:1], DAY)
+    before = ahead_inputs_digest(logs, DAY)
+    assert before not in ("", ahead_inputs_digest([of_next_hour("messages-3.jsonl", "y")], DAY))
+    assert ahead_inputs_digest(logs[:2], DAY) == ahead_inputs_digest(logs, days(1)) == ""
+    assert not messages_go_on(logs[2:], DAY)
+    assert messages_go_on([of_next_hour("messages-3.jsonl", "x", rows=2)], DAY)
+    assert messages_go_on(logs[1:2], DAY)
+
+    quarter = Interval(DAY.start, DAY.start + timedelta(minutes=15))
+    assert has_messages_ahead(logs[:1], quarter), "they are of the hour in which the interval ends"
+
+
+def test_an_interval_is_stale_when_messages_behind_its_end_turn_out_to_be_its_own() -> None:
+    expected = Expected(DAY, "files", ahead="first minute")
+    start = DAY.start_us
+    ingested = {start: (DAY.end_us, "files")}
+    replayed = {start: (DAY, history_digests(ingested)[start])}
+    assert outdated([expected], ingested, {start: ""}) == [expected]
+    assert stale(replayed, as_expected([expected], ingested)) == []
+    assert outdated([expected], ingested, {start: "first minute"}) == []
+
+    named = {start: (DAY.end_us, with_ahead("files", "3:4"))}
+    assert outdated([expected], named, {start: "first minute"}) == []
+    assert stale(replayed, as_expected([expected], named)) == [DAY]
+    assert as_expected([replace(expected, digest="more")], named) == {
+        start: (DAY.end_us, with_ahead("more", "3:4"))
+    }
 
 
 def test_what_is_outdated_and_what_that_makes_stale() -> None:

@@ -93,6 +93,22 @@ def test_a_file_that_has_grown_keeps_the_marks_of_hours_that_stand_as_they_were(
     assert Survey.of_json(json.loads(json.dumps(second.as_json()))) == second
 
 
+def test_the_first_minute_of_each_hour_of_messages_has_a_mark_of_its_own(tmp_path: Path) -> None:
+    def message(entry: int, second: int) -> bytes:
+        row = {"topic": "t", "position": f"3:{entry}", "publish_time_ms": (HOUR * 3600 + second) * 1000}
+        return json.dumps(row).encode() + b"\n"
+
+    path = tmp_path / "messages.jsonl"
+    path.write_bytes(message(0, 59) + message(1, 60))
+    first = survey(path, "first")
+    assert (first.hours, first.first_minutes) == (((HOUR, 2, "first"),), ((HOUR, 1, "first"),))
+    path.write_bytes(path.read_bytes() + message(2, 70) + message(3, 3600))
+    second = survey(path, "second", earlier=first)
+    assert second.hours == ((HOUR, 3, "second"), (HOUR + 1, 1, "second"))
+    assert second.first_minutes == ((HOUR, 1, "first"), (HOUR + 1, 1, "second"))
+    assert Survey.of_json(json.loads(json.dumps(second.as_json()))) == second
+
+
 def test_the_marks_of_a_file_that_was_cut_in_a_line_are_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     whole = line(1) + line(2, HOUR + 1)
