@@ -1060,6 +1060,7 @@ def rows_behind(
         dispatcher: ``cluster``, ``topic`` and ``subscription``.
         cut: the place; ``None`` = the beginning, and headers come too.
         loads: broker and number of the incarnations up to the place.
+        until_us: end of the interval, microseconds.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
     of_events, of_messages = _event_columns(tuple(EVENTS.names)), _message_columns(tuple(MESSAGES.names))

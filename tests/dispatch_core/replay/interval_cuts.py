@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def random_cuts(logs: Sequence[DispatcherLog], count: int, chosen: random.Random
 def interval_files(logs: Sequence[DispatcherLog], folder: Path, cuts_us: Sequence[int]) -> list[Files]:
     """Write the rows of each interval as the tables' files hold them."""
     edges = [-(1 << 62), *cuts_us, 1 << 62]
-    return [_interval(logs, folder, *edge) for edge in zip(edges, edges[1:], strict=False)]
+    return [_interval(logs, folder, *edge) for edge in pairwise(edges)]
 
 
 def _interval(logs: Sequence[DispatcherLog], folder: Path, from_us: int, until_us: int) -> Files:
