@@ -59,7 +59,6 @@ from dispatch_core.times import micros
 from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.trace.facts import TraceFacts
 
-_NO_TIMES: Final = np.empty(0, np.int64)
 #: Stands for the time of a line that has none.
 _BEFORE_ALL_US: Final = np.iinfo(np.int64).min
 #: Behaviour whose effect on single decisions the rules do not replay.
@@ -173,7 +172,6 @@ class Replay:
         self.moved_before_seq: int | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
-        self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
         self._stored = StoredEntries(self._start_us, [self._end_us]) if stored is None else stored
         self._counted = dict.fromkeys(("events", "entries_sent"), 0)
         #: Connection and key of each delivery of the last batch, where they are known.
@@ -206,7 +204,6 @@ class Replay:
         judged = self._judge.take(self._audit, LogLines(messages, events, ahead), deliveries)
         if judged is not None:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
-        self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
         if self._skipped is not None:
@@ -377,15 +374,11 @@ class Replay:
         )
 
     def _end(self) -> End:
-        consumers = self._audit.window.consumers
-        sent_to = np.flatnonzero(self._last_sent_us >= 0).tolist()
-        last_sent_us = {consumers[at].number: int(self._last_sent_us[at]) for at in sent_to}
         return End(
             self._last_line[0],
             self._as_of_us(),
             self._closed,
             deleted=self._deleted,
-            last_sent_us=last_sent_us,
             doubt=self._audit.doubt,
             behind_us=self._audit.clocks.behind_us,
             stepped_back_us=self._audit.stepped_back_us,
@@ -394,16 +387,6 @@ class Replay:
             clock_shown=self._audit.clocks.is_shown,
             known_until_us=self._last_line[1] if self._head.end_lost else None,
         )
-
-    def _note_last_sent(self) -> None:
-        """Keep when each consumer was sent something last, by the lines of this incarnation."""
-        window, operations = self._audit.window, self._audit.operations
-        assert operations is not None
-        new = len(window.consumers) - len(self._last_sent_us)
-        self._last_sent_us = np.append(self._last_sent_us, np.full(new, -1))
-        of_log = max(window.first_op_of_last_log - self._audit.new_ops.start, 0)
-        sent = operations.code[of_log:] == SENT
-        np.maximum.at(self._last_sent_us, operations.consumer[of_log:][sent], operations.t_us[of_log:][sent])
 
     def _count(self, events: pa.Table) -> None:
         if not events.num_rows:

@@ -104,8 +104,10 @@ class TracedWaits:
             self._look(driver, line.seq, line.t_us, last=last)
 
     def after(self, line: Line, driver: Verifier) -> None:
-        """Count what draining held back at the line."""
+        """Note a delivery, and count what draining held back at the line."""
         self._line = line
+        if line.kind == "sent" and line.consumer is not None:
+            self._tracker.sent({line.consumer: line.t_us})
         if isinstance(driver, KeySharedVerifier) and driver.refused_now:
             self._look(driver, line.seq, line.t_us)
             for _, hash_value in driver.refused_now:

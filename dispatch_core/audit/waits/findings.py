@@ -58,7 +58,6 @@ class End:
         closed: no lines follow; an entry that was never sent by then never will be. Otherwise what waits for less than
             the limits is not finished, and no finding.
         deleted: the subscription was deleted: what waited then is no finding, but what was passed over is.
-        last_sent_us: time of the last delivery by consumer, -1 = to any.
         doubt: the reason why something that the log does not show may explain what waits (``AuditFold.doubt``); ``None`` =
             there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
@@ -74,7 +73,6 @@ class End:
     as_of_us: int
     closed: bool
     deleted: bool = False
-    last_sent_us: Mapping[int, int] = field(default_factory=dict)
     doubt: str | None = None
     behind_us: Mapping[int, int] = field(default_factory=dict)
     stepped_back_us: int = 0
@@ -326,17 +324,13 @@ def _of_nothing(
     waiting: int | None, waits: Sequence[SampledWait], words: Words, limits: Limits, end: End
 ) -> list[Finding]:
     """Find work that waited although no rule held it: of a consumer that got nothing at all, or of single keys."""
-    hashes = {wait.hash for wait in waits}
-    since_us = end.last_sent_us.get(-1 if waiting is None else waiting)
-    until_us = max(_until_us(wait, end) for wait in waits)
-    from_us = min(wait.from_t_us for wait in waits)
-    silent_us = until_us - max(from_us, since_us if since_us is not None else from_us)
     key = _only_key(waits)
+    silent = [wait for wait in waits if wait.silent_us > 1000 * limits.stuck_consumer_ms]
+    hashes = {wait.hash for wait in silent}
     several = len(hashes) > 1 or (None in hashes and key is None)  # None: everybody's
-    if several and waiting is not None and silent_us > 1000 * limits.stuck_consumer_ms:
-        found = [_finding("stuck_consumer", None, waits, words, limits, end)]
-    else:
-        found = []
+    found = []
+    if several and waiting is not None:
+        found.append(_finding("stuck_consumer", None, silent, words, limits, end))
     for wait in waits:
         # One entry that was left out is never_delivered; a key that does not go on has more of it waiting. Entries without
         # a key have no order in which one could hold up the next.

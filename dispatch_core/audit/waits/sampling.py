@@ -66,13 +66,14 @@ Rows = npt.NDArray[np.int64]
     UNCERTAIN_US,
     MAYBE_LIMITED_US,  # by no gate, and perhaps by a limit in force
     ATTEMPTS,
+    SILENT_US,  # the longest time in which its consumer was sent nothing meanwhile
     NOTED,  # the control plane has looked at it
     SEEN,  # stamp of the last sample in which it waited
     ENTRIES_NOW,
     MESSAGES_NOW,
     NEEDLESS_NOW,
     SHARES,
-) = range(26)
+) = range(27)
 COLUMNS: Final = SHARES + len(REASONS)
 UNNAMED: Final = -1
 

@@ -10,7 +10,7 @@ by consumer and reason, so that sums over all waits are complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -108,6 +108,9 @@ class SampledWait:
     left_out_by: str | None = None
     #: Number of the producer and publish time of ``positions``, one by one; empty = not known.
     published: tuple[tuple[int, int], ...] = ()
+    #: The longest time in which the consumer that should get it was sent nothing while it waited, as far as that is of the
+    #: interval, microseconds.
+    silent_us: int = 0
 
     @property
     def waited_us(self) -> int:
@@ -204,6 +207,7 @@ class WaitTracker:
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
         self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
+        self._last_sent_us: dict[int, int] = {}  # by consumer
 
     def go_on(
         self,
@@ -256,6 +260,10 @@ class WaitTracker:
     def stale(self, t_us: int) -> bool:
         """Check that the last sample is so old at ``t_us`` that a change is worth one before it."""
         return 10 * (t_us - int(self._now[at_.T_US])) >= self._tick_us
+
+    def sent(self, last_us: Mapping[int, int]) -> None:
+        """Take the time at which consumers were sent something last; call it before the next sample."""
+        self._last_sent_us.update(last_us)
 
     def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
         """Count that an entry of a hash was taken up and refused because the hash drains; call it after a sample."""
@@ -331,6 +339,7 @@ class WaitTracker:
             closed,
         )
         self._name_new()
+        self._note_silence(core)
         self._end(core, closed[: now[at_.CLOSED]])
         self._note(core, everything=last)
 
@@ -486,12 +495,32 @@ class WaitTracker:
             message_us=row[at_.MESSAGE_US],
             needless_us=row[at_.NEEDLESS_US],
             attempts=row[at_.ATTEMPTS],
+            silent_us=row[at_.SILENT_US],
             uncertain=2 * row[at_.UNCERTAIN_US] > row[at_.SHARES + leading],
             never_sent=len(never),
             never_passed=not_passed,
             never_of_keys=tuple((key, of_keys[key]) for key in dict.fromkeys(note.keys) if key in of_keys),
             never_keys=len(of_keys),
         )
+
+    def _note_silence(self, core: Core) -> None:
+        """Note for long waits for how long their consumers have been sent nothing, as far as that is of the interval."""
+        now, rows = self._now, self._rows[: self._now[at_.OPEN_ROWS]]
+        since_us = rows[:, at_.FROM_US]
+        long = np.flatnonzero(rows[:, at_.LAST_US] - since_us >= self._long_us)
+        if not len(long) or now[at_.T_US] < self._start_us:
+            return
+        if isinstance(core, SingleActiveDispatcher):
+            slots = np.full(len(long), now[at_.GIVEN_SLOT])
+        else:
+            slots = core.state.hash_owner[rows[long, at_.HASH]]
+        found, places = np.unique(slots, return_inverse=True)
+        numbers = [number_of(core, slot) for slot in found.tolist()]
+        last_us = np.array(
+            [-1 if number is None else self._last_sent_us.get(number, -1) for number in numbers], np.int64
+        )
+        silent_us = now[at_.T_US] - np.maximum(since_us[long], last_us[places])
+        rows[long, at_.SILENT_US] = np.maximum(rows[long, at_.SILENT_US], silent_us)
 
     # --- what a row cannot hold ------------------------------------------------------------------------------
 

@@ -166,6 +166,7 @@ class DispatcherFold(ABC):
         self.owned = OwnershipSpans()
         #: Samples waits while the log is folded; None = waits are not sampled. Set it before the first batch.
         self.wait_tracker: WaitTracker | None = None
+        self._sampler: WaitSampler | None = None  # of the batch
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
         self._ends_with_sent = False  # the last batch
         self._latest_us = 0  # the latest time of an operation
@@ -191,6 +192,8 @@ class DispatcherFold(ABC):
         self._members.update(batch.members)
         self._numbers.update({at: member.number for at, member in batch.members.items()})
         self._advance(batch, expected, reason)
+        if self._sampler is not None:
+            self._sampler.report_sent(len(batch.op_code))
         lengths = np.diff(batch.op_start)
         of_sent = np.repeat(batch.op_code == SENT, lengths)
         owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
@@ -276,6 +279,7 @@ class DispatcherFold(ABC):
 
     def _retain(self, batch: OperationBatch) -> WaitSampler | None:
         """Take the new entries; returns the sampler of the batch, None if waits are not sampled."""
+        self._sampler = None
         self._stored_us = np.concatenate([self._stored_us[batch.dropped :], batch.stored_us])
         if self.wait_tracker is None or batch.window is None:
             return None
@@ -288,13 +292,18 @@ class DispatcherFold(ABC):
         # Where the subscription begins is known from what it is sent first.
         sent = batch.op_code == SENT
         begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
-        sampler = WaitSampler(
-            self.wait_tracker, batch, begin, inside_run=self._ends_with_sent, since_us=self._latest_us
+        self._sampler = WaitSampler(
+            self.wait_tracker,
+            batch,
+            begin,
+            numbers=self._numbers,
+            inside_run=self._ends_with_sent,
+            since_us=self._latest_us,
         )
         self._latest_us = max(self._latest_us, int(batch.op_t_us.max()))
         self._sends = self._sends or bool(sent.any())
         self._ends_with_sent = bool(sent[-1])
-        return sampler
+        return self._sampler
 
     @abstractmethod
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
@@ -386,6 +395,7 @@ class WaitSampler:
         batch: OperationBatch,
         begin: int,
         *,
+        numbers: Mapping[int, int],
         inside_run: bool,
         since_us: int,
     ) -> None:
@@ -395,11 +405,14 @@ class WaitSampler:
             wait_tracker: takes the samples.
             batch: the operations.
             begin: the first operation before which to sample.
+            numbers: as in ``op_consumer`` → the log's.
             inside_run: the batch before ends with ``sent``.
             since_us: the latest time of the operations before; a clock that goes back is taken to stand still.
         """
-        self._tracker, self._batch, self.begin = wait_tracker, batch, begin
+        self._tracker, self._batch, self.begin, self._numbers = wait_tracker, batch, begin, numbers
         self._looked = 0  # sampled before this operation already
+        # Up to where deliveries were reported; what a checkpoint names as pending was sent before the log begins.
+        self._reported = 0 if batch.checkpoint is None else batch.checkpoint.count
         self._times = np.maximum(np.maximum.accumulate(batch.op_t_us), since_us)
         sent = np.append(inside_run, batch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
@@ -410,9 +423,21 @@ class WaitSampler:
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
+    def report_sent(self, until: int) -> None:
+        """Report what was sent before the operation ``until`` to the tracker."""
+        operations = slice(self._reported, until)
+        sent = self._batch.op_code[operations] == SENT
+        if sent.any():
+            consumers, first = np.unique(self._batch.op_consumer[operations][sent][::-1], return_index=True)
+            last_us = self._times[operations][sent][::-1][first]
+            times = zip(consumers.tolist(), last_us.tolist(), strict=True)
+            self._tracker.sent({self._numbers.get(consumer, -1): t_us for consumer, t_us in times})
+        self._reported = max(self._reported, until)
+
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
         """Sample before the operation ``at``. ``last``: no consumer is left after it."""
         self._looked = at + 1
+        self.report_sent(at)
         fold.sample_begin()
         fold.looks_us = int(self._times[at])
         self._tracker.sample(
