@@ -325,21 +325,43 @@ def _of_nothing(
 ) -> list[Finding]:
     """Find work that waited although no rule held it: of a consumer that got nothing at all, or of single keys."""
     key = _only_key(waits)
-    silent = [wait for wait in waits if wait.silent_us > 1000 * limits.stuck_consumer_ms]
+    # Failover and Exclusive (no hash) send in the order of positions: nothing overtakes the entry that waits.
+    silent = [
+        wait
+        for wait in waits
+        if waiting is not None and (wait.hash is None or wait.silent_us > 1000 * limits.stuck_consumer_ms)
+    ]
     hashes = {wait.hash for wait in silent}
-    several = len(hashes) > 1 or (None in hashes and key is None)  # None: everybody's
     found = []
-    if several and waiting is not None:
+    if (
+        len(hashes) > 1
+        or (None in hashes and key is None)
+        or any(_has_no_key(wait) and not _left_out(wait) for wait in silent)
+    ):
         found.append(_finding("stuck_consumer", None, silent, words, limits, end))
+        of_consumer = {id(wait) for wait in silent if _has_no_key(wait)}
+    else:
+        of_consumer = set()
     for wait in waits:
         # One entry that was left out is never_delivered; a key that does not go on has more of it waiting. Entries without
         # a key have no order in which one could hold up the next.
-        ended = wait.hash is not None or key is not None
-        stands = wait.never_passed >= 2 if wait.until_seq is None else ended
-        if stands and wait.keys[:1] != (None,):
-            reason = "replay_order" if wait.entries > 1 else None
+        if _left_out(wait):
+            stands = wait.never_passed >= 2 and not _has_no_key(wait)
+        else:
+            stands = (wait.hash is not None or key is not None) and id(wait) not in of_consumer
+        if stands:
+            reason = "replay_order" if wait.entries > 1 and not _has_no_key(wait) else None
             found.append(_finding("stuck_key", reason, [wait], words, limits, end))
     return found
+
+
+def _left_out(wait: SampledWait) -> bool:
+    """Check whether the oldest entry of a wait was not sent by the end, and never before."""
+    return wait.until_seq is None and not wait.again
+
+
+def _has_no_key(wait: SampledWait) -> bool:
+    return wait.keys[:1] == (None,)
 
 
 def _only_key(waits: Sequence[SampledWait]) -> Key | None:

@@ -98,6 +98,8 @@ class SampledWait:
     #: … the number of them by each of ``keys``, and the number of their keys in all.
     never_of_keys: tuple[tuple[Key | None, int], ...] = ()
     never_keys: int = 0
+    #: … and its oldest entry was sent before: it is to be sent again.
+    again: bool = False
     #: A limit held it at the end of the log.
     limited: bool = False
     #: A limit in force may have held it for the larger part of the time in which no rule did; the log cannot tell.
@@ -283,7 +285,7 @@ class WaitTracker:
         slot: int | None = None,
         last: bool = False,
         first: int = 0,
-        again: bool = False,
+        again_below: int = 0,
     ) -> None:
         """Sample the dispatcher just before a line.
 
@@ -295,7 +297,7 @@ class WaitTracker:
             slot: the consumer that a given reason concerns; by default the active one.
             last: no consumer is connected after the line, so that no later sample shows what holds the entries.
             first: entries before it were not for the subscription.
-            again: all unacknowledged entries are to be sent again, to the consumer that became active.
+            again_below: of Failover and Exclusive, entries below this one that are not acknowledged are to be sent again.
         """
         st, now = core.state, self._now
         now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
@@ -307,7 +309,7 @@ class WaitTracker:
         now[at_.GRACE_US] = self._grace_us
         now[at_.STAMP] += 1
         self._next(t_us)
-        self._aim(core, reason, slot, again=again)
+        self._aim(core, reason, slot, again_below)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
         if not len(self._stored_us) and not now[at_.OPEN_ROWS]:
@@ -355,12 +357,13 @@ class WaitTracker:
     def _next(self, t_us: int) -> None:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
-    def _aim(self, core: Core, reason: int | None, slot: int | None, *, again: bool) -> None:
+    def _aim(self, core: Core, reason: int | None, slot: int | None, again_below: int) -> None:
         """Set the range of entries that may wait, and the given reason."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
+            now[at_.AGAIN_BELOW] = again_below
             now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
-            if not again:
+            if again_below <= now[at_.FIRST]:
                 now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
             now[at_.GIVEN] = OPEN if reason is None else reason
             active = NOBODY if core.active is None else core.active
@@ -501,6 +504,7 @@ class WaitTracker:
             never_passed=not_passed,
             never_of_keys=tuple((key, of_keys[key]) for key in dict.fromkeys(note.keys) if key in of_keys),
             never_keys=len(of_keys),
+            again=open_ and bool(self._notes_of.window.times_sent()[row[at_.HEAD]]),
         )
 
     def _note_silence(self, core: Core) -> None:

@@ -232,7 +232,7 @@ class DispatcherFold(ABC):
         self.sample_begin(first)
         self.looks_us = t_us
         self.wait_tracker.sample(
-            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
+            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again_below=self.again_below()
         )
         return self.wait_tracker.take() + self.wait_tracker.finish(self.core)
 
@@ -247,9 +247,9 @@ class DispatcherFold(ABC):
         """
         return False
 
-    def sends_again(self) -> bool:
-        """Check whether all unacknowledged entries are to be sent again."""
-        return False
+    def again_below(self) -> int:
+        """Return the entry below which all unacknowledged ones are to be sent again; 0 = none is."""
+        return 0
 
     @property
     def state(self) -> State:
@@ -446,7 +446,7 @@ class WaitSampler:
             int(self._times[at]),
             reason=fold.reason_of_all(),
             last=last,
-            again=fold.sends_again(),
+            again_below=fold.again_below(),
         )
 
     def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:
