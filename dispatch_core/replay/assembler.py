@@ -123,7 +123,13 @@ class Replay:
         if trace is not None:
             self._judge = TraceJudge(head, limits, trace, start_us=self._start_us, tick_us=tick_us)
         else:
-            self._judge = WithoutTraceJudge(head, limits, start_us=self._start_us, tick_us=tick_us)
+            self._judge = WithoutTraceJudge(
+                head,
+                limits,
+                start_us=self._start_us,
+                tick_us=tick_us,
+                follows=_goes_on(earlier, after) and not resumes,
+            )
         self._audit: AuditFold = AuditFold(
             head,
             interval_start=interval_start,
@@ -417,6 +423,13 @@ class Replay:
 
     def _rows(self, table: str, found: Iterable[Mapping[str, Any]]) -> pa.Table:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
+
+
+def _goes_on(earlier: Sequence[DispatcherLog], after: Replay | None) -> bool:
+    """Check whether an incarnation goes on with the subscription of the one before it."""
+    if after is not None:
+        return not after._deleted
+    return bool(earlier) and not is_deleted(earlier[-1].events)
 
 
 def _without_left_out(waits: Sequence[SampledWait], end: End) -> tuple[list[SampledWait], list[StallFinding]]:

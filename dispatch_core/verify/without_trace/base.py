@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import PASSED, SENT
-from dispatch_core.audit.waits.tracker import SampledWait, WaitTracker, Window
+from dispatch_core.audit.waits.tracker import CURSOR_PASSED, SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
@@ -167,6 +167,9 @@ class DispatcherFold(ABC):
         #: Samples waits while the log is folded; None = waits are not sampled. Set it before the first batch.
         self.wait_tracker: WaitTracker | None = None
         self._sampler: WaitSampler | None = None  # of the batch
+        #: Entries that are not owed if nothing is sent; None = that is not known. Set it after each batch.
+        self.not_owed: Ints | None = None
+        self.begins_at_checkpoint = False  # which says where the cursor stood
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
         self._ends_with_sent = False  # the last batch
         self._latest_us = 0  # the latest time of an operation
@@ -226,7 +229,9 @@ class DispatcherFold(ABC):
         if self.wait_tracker is None or self._begins_us is None:
             return []  # without an event there is no subscription that anything could wait for
         first = 0
-        if not self._sends:
+        if not self._sends and self.not_owed is not None:
+            self._settle(self.not_owed)
+        elif not self._sends:
             # nothing was sent: entries stored since the log began were for the consumers that are there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
         self.sample_begin(first)
@@ -234,7 +239,17 @@ class DispatcherFold(ABC):
         self.wait_tracker.sample(
             self.core, seq, t_us, reason=self.reason_of_all(), first=first, again_below=self.again_below()
         )
-        return self.wait_tracker.take() + self.wait_tracker.finish(self.core)
+        waits = self.wait_tracker.take() + self.wait_tracker.finish(self.core)
+        if self._sends or self.not_owed is None or self.begins_at_checkpoint:
+            return waits
+        return [self._perhaps_passed(wait, self._begins_us) for wait in waits]
+
+    def _perhaps_passed(self, wait: SampledWait, begins_us: int) -> SampledWait:
+        """Doubt a wait of entries from before this load of the topic: the cursor may have passed them between two loads."""
+        listed = wait.entries <= len(wait.positions) or self._stored_us.max(initial=0) < begins_us
+        if wait.until_seq is None and listed and all(us < begins_us for _, us in wait.published):
+            return replace(wait, uncertain=True, doubt=CURSOR_PASSED)
+        return wait
 
     def reason_of_all(self) -> int | None:
         """Return the gate that has held all waiting entries since the last sample; None = there is no single one."""
@@ -271,11 +286,11 @@ class DispatcherFold(ABC):
         self._moves.note(at, code, upto, int(batch.op_t_us[at]), pending)
         move(st, code, upto)
 
-    def _settle(self, batch: OperationBatch) -> None:
+    def _settle(self, settled: Ints) -> None:
         """Acknowledge the entries that were settled before the batch."""
-        if len(batch.settled):
-            self.state.deleted[batch.settled] = 1
-            acknowledge(self.state, int(batch.settled[0]))
+        if len(settled):
+            self.state.deleted[settled] = 1
+            acknowledge(self.state, int(settled[0]))
 
     def _retain(self, batch: OperationBatch) -> WaitSampler | None:
         """Take the new entries; returns the sampler of the batch, None if waits are not sampled."""

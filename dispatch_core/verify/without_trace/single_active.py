@@ -78,7 +78,7 @@ class SingleActiveFold(DispatcherFold):
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.num_messages)
         self._again[positions.BELOW] = max(int(self._again[positions.BELOW]) - batch.dropped, 0)
-        self._settle(batch)
+        self._settle(batch.settled)
         sampler = self._retain(batch)
         room = int(batch.op_consumer.max(initial=-1)) + 1 - len(self._permits)
         self._permits = np.append(self._permits, np.zeros(max(room, 0), np.int64))
