@@ -77,8 +77,11 @@ def in_intervals(
     """Return the stalls that the pipeline's way finds in each interval, in batches of so many lines."""
     for name in ("BATCH_ROWS", "_SLICE_ROWS"):
         monkeypatch.setattr(stream, name, rows)
-    sizes = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
-    monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", sizes)
+    monkeypatch.setattr(
+        fold.AuditFold.__init__,
+        "__kwdefaults__",
+        {**(fold.AuditFold.__init__.__kwdefaults__ or {}), "trim_above": 0},
+    )
     (source,) = find_recordings([str(log)])
     dispatcher = written(read_recording(source).logs[0], folder, row_group_rows=20)
     found = []
