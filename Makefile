@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all properties cuts fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -58,6 +58,9 @@ properties: setup ## Search for counterexamples of the property tests with new e
 
 cuts: setup ## Cut every recording at random lines and judge it as of then; goes on where it was stopped; an hour (ARGS='--only ch')
 	@$(WITH_ENV) exec python -m tests.conformance.cuts $(ARGS)
+
+snapshots: setup ## Cut every recording into intervals, and replay them from snapshots and from the beginning; goes on where it was stopped; an hour
+	@$(WITH_ENV) exec python -m tests.conformance.snapshots $(ARGS)
 
 chaos: setup ## Test kills at seeded points, full disks, runs side by side: a sample of half an hour (SEED=1; root for the disks)
 	@$(WITH_ENV) exec .ci/chaos $(ARGS)

@@ -61,7 +61,6 @@ from dispatch_core.times import micros
 from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.trace.facts import TraceFacts
 
-_NO_TIMES: Final = np.empty(0, np.int64)
 #: Stands for the time of a line that has none.
 _BEFORE_ALL_US: Final = np.iinfo(np.int64).min
 #: Behaviour whose effect on single decisions the rules do not replay.
@@ -124,7 +123,13 @@ class Replay:
         if trace is not None:
             self._judge = TraceJudge(head, limits, trace, start_us=self._start_us, tick_us=tick_us)
         else:
-            self._judge = WithoutTraceJudge(head, limits, start_us=self._start_us, tick_us=tick_us)
+            self._judge = WithoutTraceJudge(
+                head,
+                limits,
+                start_us=self._start_us,
+                tick_us=tick_us,
+                follows=_goes_on(earlier, after) and not resumes,
+            )
         self._audit: AuditFold = AuditFold(
             head,
             interval_start=interval_start,
@@ -163,7 +168,6 @@ class Replay:
         self.moved_before_seq: int | None = None
         self._first_line: tuple[int, int] | None = None  # seq and time
         self._last_line: tuple[int, int | None] = (0, None)
-        self._last_sent_us: npt.NDArray[np.int64] = _NO_TIMES  # per consumer of the window, -1 = never
         self._stored = StoredEntries(self._start_us, [self._end_us]) if stored is None else stored
         #: Connection and key of each delivery of the last batch, where they are known.
         self.pairs: Pairs | None = None
@@ -253,7 +257,6 @@ class Replay:
         judged = self._judge.take(self._audit, LogLines(messages, events, ahead, stored_until_us), deliveries)
         if judged is not None:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
-        self._note_last_sent()
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
         if self._skipped is not None:
@@ -424,15 +427,11 @@ class Replay:
         )
 
     def _end(self) -> End:
-        consumers = self._audit.window.consumers
-        sent_to = np.flatnonzero(self._last_sent_us >= 0).tolist()
-        last_sent_us = {consumers[at].number: int(self._last_sent_us[at]) for at in sent_to}
         return End(
             self._last_line[0],
             self._as_of_us(),
             self._closed,
             deleted=self._deleted,
-            last_sent_us=last_sent_us,
             doubt=self._audit.doubt,
             behind_us=self._audit.clocks.behind_us,
             stepped_back_us=self._audit.stepped_back_us,
@@ -441,16 +440,6 @@ class Replay:
             clock_shown=self._audit.clocks.is_shown,
             known_until_us=self._last_line[1] if self._head.end_lost else None,
         )
-
-    def _note_last_sent(self) -> None:
-        """Keep when each consumer was sent something last, by the lines of this incarnation."""
-        window, operations = self._audit.window, self._audit.operations
-        assert operations is not None
-        new = len(window.consumers) - len(self._last_sent_us)
-        self._last_sent_us = np.append(self._last_sent_us, np.full(new, -1))
-        of_log = max(window.first_op_of_last_log - self._audit.new_ops.start, 0)
-        sent = operations.code[of_log:] == SENT
-        np.maximum.at(self._last_sent_us, operations.consumer[of_log:][sent], operations.t_us[of_log:][sent])
 
     def _count(self, events: pa.Table) -> None:
         if not events.num_rows:
@@ -481,6 +470,13 @@ class Replay:
 
     def _rows(self, table: str, found: Iterable[Mapping[str, Any]]) -> pa.Table:
         return result_rows.rows(tables.REPLAY_TABLES[table], self._identity, found)
+
+
+def _goes_on(earlier: Sequence[DispatcherLog], after: Replay | None) -> bool:
+    """Check whether an incarnation goes on with the subscription of the one before it."""
+    if after is not None:
+        return not after._deleted
+    return bool(earlier) and not is_deleted(earlier[-1].events)
 
 
 def _without_left_out(waits: Sequence[SampledWait], end: End) -> tuple[list[SampledWait], list[StallFinding]]:

@@ -21,7 +21,7 @@ from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import ACK, SENT, Lines, Operations
 from dispatch_core.audit.deliveries.scan import Scan
-from dispatch_core.audit.deliveries.subscription_start import for_subscription
+from dispatch_core.audit.deliveries.subscription_start import begins_at_checkpoint, for_subscription
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
@@ -60,7 +60,13 @@ class WithoutTraceJudge(Judge):
     """One incarnation of one dispatcher, batch by batch."""
 
     def __init__(
-        self, head: DispatcherLog, limits: Limits, *, start_us: int, tick_us: int | None = None
+        self,
+        head: DispatcherLog,
+        limits: Limits,
+        *,
+        start_us: int,
+        tick_us: int | None = None,
+        follows: bool = False,
     ) -> None:
         """Begin before the first line.
 
@@ -69,8 +75,10 @@ class WithoutTraceJudge(Judge):
             limits: how long is too long.
             start_us: start of the interval.
             tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
+            follows: another load of the topic comes before.
         """
         self._head = head
+        self._follows = follows
         self._start_us = start_us
         self._members = _members(head.events)
         self.profile, self._fold, self._no_rules = self._rules()
@@ -114,6 +122,8 @@ class WithoutTraceJudge(Judge):
         if self._fold is None:
             return None
         judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines)))
+        self._fold.not_owed = self._not_owed(audit)
+        self._fold.begins_at_checkpoint = begins_at_checkpoint(audit.window)
         self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
@@ -175,6 +185,20 @@ class WithoutTraceJudge(Judge):
         return shown_position(
             entries, int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION]), state_json
         )
+
+    def _not_owed(self, audit: AuditFold) -> Ints | None:
+        """Return the entries that are not owed if this load of the topic sends nothing; ``None`` = that is not known.
+
+        Earlier loads, or the checkpoint of a new dispatcher, show where the subscription begins and what it acknowledged.
+        """
+        window, scan = audit.window, audit.scan
+        if not self._follows and not begins_at_checkpoint(window):
+            return None
+        sent = np.flatnonzero(scan.times_sent)
+        lowest = int(sent[0]) if len(sent) else len(window)
+        past = np.flatnonzero(~for_subscription(window, scan, lowest))
+        acknowledged = np.flatnonzero((scan.acknowledged_by >= 0) | scan.acked_before_reload)
+        return np.union1d(np.union1d(past, acknowledged), audit.acked_before).astype(np.int64)
 
     def _rules(self) -> tuple[Profile | None, DispatcherFold | None, str | None]:
         """Profile, fold, and why there is none."""

@@ -23,6 +23,7 @@ from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
+from dispatch_core.broker.state import READ_POSITION
 from dispatch_core.recording.stream import Position
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.facts import TraceFacts
@@ -104,8 +105,10 @@ class TracedWaits:
             self._look(driver, line.seq, line.t_us, last=last)
 
     def after(self, line: Line, driver: Verifier) -> None:
-        """Count what draining held back at the line."""
+        """Note a delivery, and count what draining held back at the line."""
         self._line = line
+        if line.kind == "sent" and line.consumer is not None:
+            self._tracker.sent({line.consumer: line.t_us})
         if isinstance(driver, KeySharedVerifier) and driver.refused_now:
             self._look(driver, line.seq, line.t_us)
             for _, hash_value in driver.refused_now:
@@ -113,9 +116,13 @@ class TracedWaits:
 
     def _look(self, driver: Verifier, seq: int, t_us: int, *, last: bool = False) -> None:
         core = driver.core
-        again = isinstance(core, SingleActiveDispatcher) and core.delay_running
+        again_below = 0
+        if isinstance(core, SingleActiveDispatcher) and core.delay_running:
+            again_below = int(core.state.s[READ_POSITION])
         reason = _reason_of_all(driver)
-        self._tracker.sample(core, seq, t_us, reason=reason, last=last, first=self._first, again=again)
+        self._tracker.sample(
+            core, seq, t_us, reason=reason, last=last, first=self._first, again_below=again_below
+        )
 
     @property
     def beyond(self) -> tuple[int, int] | None:

@@ -58,7 +58,6 @@ class End:
         closed: no lines follow; an entry that was never sent by then never will be. Otherwise what waits for less than
             the limits is not finished, and no finding.
         deleted: the subscription was deleted: what waited then is no finding, but what was passed over is.
-        last_sent_us: time of the last delivery by consumer, -1 = to any.
         doubt: the reason why something that the log does not show may explain what waits (``AuditFold.doubt``); ``None`` =
             there is none.
         behind_us: by number of the producer, the most by which its clock may be behind (``producer_clocks``), microseconds.
@@ -74,7 +73,6 @@ class End:
     as_of_us: int
     closed: bool
     deleted: bool = False
-    last_sent_us: Mapping[int, int] = field(default_factory=dict)
     doubt: str | None = None
     behind_us: Mapping[int, int] = field(default_factory=dict)
     stepped_back_us: int = 0
@@ -326,26 +324,44 @@ def _of_nothing(
     waiting: int | None, waits: Sequence[SampledWait], words: Words, limits: Limits, end: End
 ) -> list[Finding]:
     """Find work that waited although no rule held it: of a consumer that got nothing at all, or of single keys."""
-    hashes = {wait.hash for wait in waits}
-    since_us = end.last_sent_us.get(-1 if waiting is None else waiting)
-    until_us = max(_until_us(wait, end) for wait in waits)
-    from_us = min(wait.from_t_us for wait in waits)
-    silent_us = until_us - max(from_us, since_us if since_us is not None else from_us)
     key = _only_key(waits)
-    several = len(hashes) > 1 or (None in hashes and key is None)  # None: everybody's
-    if several and waiting is not None and silent_us > 1000 * limits.stuck_consumer_ms:
-        found = [_finding("stuck_consumer", None, waits, words, limits, end)]
+    # Failover and Exclusive (no hash) send in the order of positions: nothing overtakes the entry that waits.
+    silent = [
+        wait
+        for wait in waits
+        if waiting is not None and (wait.hash is None or wait.silent_us > 1000 * limits.stuck_consumer_ms)
+    ]
+    hashes = {wait.hash for wait in silent}
+    found = []
+    if (
+        len(hashes) > 1
+        or (None in hashes and key is None)
+        or any(_has_no_key(wait) and not _left_out(wait) for wait in silent)
+    ):
+        found.append(_finding("stuck_consumer", None, silent, words, limits, end))
+        of_consumer = {id(wait) for wait in silent if _has_no_key(wait)}
     else:
-        found = []
+        of_consumer = set()
     for wait in waits:
         # One entry that was left out is never_delivered; a key that does not go on has more of it waiting. Entries without
         # a key have no order in which one could hold up the next.
-        ended = wait.hash is not None or key is not None
-        stands = wait.never_passed >= 2 if wait.until_seq is None else ended
-        if stands and wait.keys[:1] != (None,):
-            reason = "replay_order" if wait.entries > 1 else None
+        if _left_out(wait):
+            stands = wait.never_passed >= 2 and not _has_no_key(wait)
+        else:
+            stands = (wait.hash is not None or key is not None) and id(wait) not in of_consumer
+        if stands:
+            reason = "replay_order" if wait.entries > 1 and not _has_no_key(wait) else None
             found.append(_finding("stuck_key", reason, [wait], words, limits, end))
     return found
+
+
+def _left_out(wait: SampledWait) -> bool:
+    """Check whether the oldest entry of a wait was not sent by the end, and never before."""
+    return wait.until_seq is None and not wait.again
+
+
+def _has_no_key(wait: SampledWait) -> bool:
+    return wait.keys[:1] == (None,)
 
 
 def _only_key(waits: Sequence[SampledWait]) -> Key | None:

@@ -66,13 +66,14 @@ Rows = npt.NDArray[np.int64]
     UNCERTAIN_US,
     MAYBE_LIMITED_US,  # by no gate, and perhaps by a limit in force
     ATTEMPTS,
+    SILENT_US,  # the longest time in which its consumer was sent nothing meanwhile
     NOTED,  # the control plane has looked at it
     SEEN,  # stamp of the last sample in which it waited
     ENTRIES_NOW,
     MESSAGES_NOW,
     NEEDLESS_NOW,
     SHARES,
-) = range(26)
+) = range(27)
 COLUMNS: Final = SHARES + len(REASONS)
 UNNAMED: Final = -1
 
@@ -98,8 +99,9 @@ UNNAMED: Final = -1
     LISTED,  # how many these are
     LIMITED_BY,  # a reason for entries that no gate holds: a limit is in force; OPEN = none is
     MAYBE_LIMITED,  # 1 = a limit may hold them, and the log cannot tell
-) = range(20)
-NUMBERS: Final = 20
+    AGAIN_BELOW,  # with a given reason: unacknowledged entries below this one are to be sent again
+) = range(21)
+NUMBERS: Final = 21
 
 #: Several consumers.
 _MANY: Final = -2
@@ -151,6 +153,7 @@ def is_waiting(st: State, owed_us: I64, now: I64, entry: int) -> bool:
         st.deleted[entry] == 0
         and st.holder[entry] == NOBODY
         and (st.in_replay[entry] == 1 or not_read_yet(st, entry) or no_consumer(st) or now[GIVEN] >= 0)
+        and (now[GIVEN] < 0 or entry < now[AGAIN_BELOW] or entry >= st.s[READ_POSITION])
         and owed_us[entry] + now[GRACE_US] <= now[T_US]
         and st.hash_id[entry] != now[UNKNOWN_HASH]
     )

@@ -59,6 +59,7 @@ class Words:
         span = f"{duration(longest.waited_us)}, from {clock(longest.from_t_us)}"
         because = why(self._cause(reason, longest, phantom))
         still = "" if longest.until_seq is not None else f"; it was still waiting at {clock(until_us)}"
+        still += _DOUBTS[longest.doubt] if longest.doubt else ""
         if kind == "stuck_key":
             for_whom = "" if longest.waiting is None else f" for {self._names.of(longest.waiting)}"
             return f"{_key_of(longest)} waited{for_whom} {span}: {because}{_behind(longest)}{still}"

@@ -10,7 +10,7 @@ by consumer and reason, so that sums over all waits are complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -98,6 +98,8 @@ class SampledWait:
     #: … the number of them by each of ``keys``, and the number of their keys in all.
     never_of_keys: tuple[tuple[Key | None, int], ...] = ()
     never_keys: int = 0
+    #: … and its oldest entry was sent before: it is to be sent again.
+    again: bool = False
     #: A limit held it at the end of the log.
     limited: bool = False
     #: A limit in force may have held it for the larger part of the time in which no rule did; the log cannot tell.
@@ -108,6 +110,9 @@ class SampledWait:
     left_out_by: str | None = None
     #: Number of the producer and publish time of ``positions``, one by one; empty = not known.
     published: tuple[tuple[int, int], ...] = ()
+    #: The longest time in which the consumer that should get it was sent nothing while it waited, as far as that is of the
+    #: interval, microseconds.
+    silent_us: int = 0
 
     @property
     def waited_us(self) -> int:
@@ -204,6 +209,7 @@ class WaitTracker:
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
         self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
+        self._last_sent_us: dict[int, int] = {}  # by consumer
 
     def go_on(
         self,
@@ -229,8 +235,9 @@ class WaitTracker:
         self._rows[: self._now[at_.OPEN_ROWS], at_.HEAD] -= dropped
 
     def begin_interval(self, start_us: int) -> None:
-        """Begin a later interval: waits that ended before ``start_us`` are left out from now on, and none is listed yet."""
+        """Begin a later interval: what lies before ``start_us`` is left out from now on, and no wait is listed yet."""
         self._start_us = start_us
+        self._rows[: self._now[at_.OPEN_ROWS], at_.SILENT_US] = 0
         self._short_left = self._short_waits
         self._ended, self._sums = [], {}
 
@@ -263,6 +270,10 @@ class WaitTracker:
         """Check that the last sample is so old at ``t_us`` that a change is worth one before it."""
         return 10 * (t_us - int(self._now[at_.T_US])) >= self._tick_us
 
+    def sent(self, last_us: Mapping[int, int]) -> None:
+        """Take the time at which consumers were sent something last; call it before the next sample."""
+        self._last_sent_us.update(last_us)
+
     def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
         """Count that an entry of a hash was taken up and refused because the hash drains; call it after a sample."""
         hash_id = core.id_of_hash(hash_value)
@@ -281,7 +292,7 @@ class WaitTracker:
         slot: int | None = None,
         last: bool = False,
         first: int = 0,
-        again: bool = False,
+        again_below: int = 0,
     ) -> None:
         """Sample the dispatcher just before a line.
 
@@ -293,7 +304,7 @@ class WaitTracker:
             slot: the consumer that a given reason concerns; by default the active one.
             last: no consumer is connected after the line, so that no later sample shows what holds the entries.
             first: entries before it were not for the subscription.
-            again: all unacknowledged entries are to be sent again, to the consumer that became active.
+            again_below: of Failover and Exclusive, entries below this one that are not acknowledged are to be sent again.
         """
         st, now = core.state, self._now
         now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
@@ -305,7 +316,7 @@ class WaitTracker:
         now[at_.GRACE_US] = self._grace_us
         now[at_.STAMP] += 1
         self._next(t_us)
-        self._aim(core, reason, slot, again=again)
+        self._aim(core, reason, slot, again_below)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
         if not len(self._stored_us) and not now[at_.OPEN_ROWS]:
@@ -337,6 +348,7 @@ class WaitTracker:
             closed,
         )
         self._name_new()
+        self._note_silence(core)
         self._end(core, closed[: now[at_.CLOSED]])
         self._note(core, everything=last)
 
@@ -352,12 +364,13 @@ class WaitTracker:
     def _next(self, t_us: int) -> None:
         self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
 
-    def _aim(self, core: Core, reason: int | None, slot: int | None, *, again: bool) -> None:
+    def _aim(self, core: Core, reason: int | None, slot: int | None, again_below: int) -> None:
         """Set the range of entries that may wait, and the given reason."""
         now, st = self._now, core.state
         if isinstance(core, SingleActiveDispatcher):
+            now[at_.AGAIN_BELOW] = again_below
             now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
-            if not again:
+            if again_below <= now[at_.FIRST]:
                 now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
             now[at_.GIVEN] = OPEN if reason is None else reason
             active = NOBODY if core.active is None else core.active
@@ -497,12 +510,33 @@ class WaitTracker:
             message_us=row[at_.MESSAGE_US],
             needless_us=row[at_.NEEDLESS_US],
             attempts=row[at_.ATTEMPTS],
+            silent_us=row[at_.SILENT_US],
             uncertain=2 * row[at_.UNCERTAIN_US] > row[at_.SHARES + leading],
             never_sent=len(never),
             never_passed=not_passed,
             never_of_keys=tuple((key, of_keys[key]) for key in dict.fromkeys(note.keys) if key in of_keys),
             never_keys=len(of_keys),
+            again=open_ and bool(self._notes_of.window.times_sent()[row[at_.HEAD]]),
         )
+
+    def _note_silence(self, core: Core) -> None:
+        """Note for long waits for how long their consumers have been sent nothing, as far as that is of the interval."""
+        now, rows = self._now, self._rows[: self._now[at_.OPEN_ROWS]]
+        since_us = rows[:, at_.FROM_US]
+        long = np.flatnonzero(rows[:, at_.LAST_US] - since_us >= self._long_us)
+        if not len(long) or now[at_.T_US] < self._start_us:
+            return
+        if isinstance(core, SingleActiveDispatcher):
+            slots = np.full(len(long), now[at_.GIVEN_SLOT])
+        else:
+            slots = core.state.hash_owner[rows[long, at_.HASH]]
+        found, places = np.unique(slots, return_inverse=True)
+        numbers = [number_of(core, slot) for slot in found.tolist()]
+        last_us = np.array(
+            [-1 if number is None else self._last_sent_us.get(number, -1) for number in numbers], np.int64
+        )
+        silent_us = now[at_.T_US] - np.maximum(since_us[long], last_us[places])
+        rows[long, at_.SILENT_US] = np.maximum(rows[long, at_.SILENT_US], silent_us)
 
     # --- what a row cannot hold ------------------------------------------------------------------------------
 

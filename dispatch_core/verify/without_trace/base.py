@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import PASSED, SENT
-from dispatch_core.audit.waits.tracker import SampledWait, WaitTracker, Window
+from dispatch_core.audit.waits.tracker import CURSOR_PASSED, SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
@@ -169,6 +169,10 @@ class DispatcherFold(ABC):
         self.owned = OwnershipSpans()
         #: Samples waits while the log is folded; None = waits are not sampled. Set it before the first batch.
         self.wait_tracker: WaitTracker | None = None
+        self._sampler: WaitSampler | None = None  # of the batch
+        #: Entries that are not owed if nothing is sent; None = that is not known. Set it after each batch.
+        self.not_owed: Ints | None = None
+        self.begins_at_checkpoint = False  # which says where the cursor stood
         self._stored_us: Ints = np.empty(0, np.int64)  # of the entries that are retained
         self._ends_with_sent = False  # the last batch
         self._latest_us = 0  # the latest time of an operation
@@ -194,6 +198,9 @@ class DispatcherFold(ABC):
         self._members.update(batch.members)
         self._numbers.update({at: member.number for at, member in batch.members.items()})
         self._advance(batch, expected, reason)
+        if self._sampler is not None:
+            self._sampler.report_sent(len(batch.op_code))
+            self._sampler = None  # it has the whole batch
         lengths = np.diff(batch.op_start)
         of_sent = np.repeat(batch.op_code == SENT, lengths)
         owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
@@ -226,15 +233,27 @@ class DispatcherFold(ABC):
         if self.wait_tracker is None or self._begins_us is None:
             return []  # without an event there is no subscription that anything could wait for
         first = 0
-        if not self._sends:
+        if not self._sends and self.not_owed is not None:
+            self._settle(self.not_owed)
+        elif not self._sends:
             # nothing was sent: entries stored since the log began were for the consumers that are there
             first = int(np.searchsorted(self._stored_us, self._begins_us))
         self.sample_begin(first)
         self.looks_us = t_us
         self.wait_tracker.sample(
-            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again=self.sends_again()
+            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again_below=self.again_below()
         )
-        return self.wait_tracker.take() + self.wait_tracker.finish(self.core)
+        waits = self.wait_tracker.take() + self.wait_tracker.finish(self.core)
+        if self._sends or self.not_owed is None or self.begins_at_checkpoint:
+            return waits
+        return [self._perhaps_passed(wait, self._begins_us) for wait in waits]
+
+    def _perhaps_passed(self, wait: SampledWait, begins_us: int) -> SampledWait:
+        """Doubt a wait of entries from before this load of the topic: the cursor may have passed them between two loads."""
+        listed = wait.entries <= len(wait.positions) or self._stored_us.max(initial=0) < begins_us
+        if wait.until_seq is None and listed and all(us < begins_us for _, us in wait.published):
+            return replace(wait, uncertain=True, doubt=CURSOR_PASSED)
+        return wait
 
     def reason_of_all(self) -> int | None:
         """Return the gate that has held all waiting entries since the last sample; None = there is no single one."""
@@ -247,9 +266,9 @@ class DispatcherFold(ABC):
         """
         return False
 
-    def sends_again(self) -> bool:
-        """Check whether all unacknowledged entries are to be sent again."""
-        return False
+    def again_below(self) -> int:
+        """Return the entry below which all unacknowledged ones are to be sent again; 0 = none is."""
+        return 0
 
     @property
     def state(self) -> State:
@@ -271,14 +290,15 @@ class DispatcherFold(ABC):
         self._moves.note(at, code, upto, int(batch.op_t_us[at]), pending)
         move(st, code, upto)
 
-    def _settle(self, batch: OperationBatch) -> None:
+    def _settle(self, settled: Ints) -> None:
         """Acknowledge the entries that were settled before the batch."""
-        if len(batch.settled):
-            self.state.deleted[batch.settled] = 1
-            acknowledge(self.state, int(batch.settled[0]))
+        if len(settled):
+            self.state.deleted[settled] = 1
+            acknowledge(self.state, int(settled[0]))
 
     def _retain(self, batch: OperationBatch) -> WaitSampler | None:
         """Take the new entries; returns the sampler of the batch, None if waits are not sampled."""
+        self._sampler = None
         self._stored_us = np.concatenate([self._stored_us[batch.dropped :], batch.stored_us])
         if self.wait_tracker is None or batch.window is None:
             return None
@@ -291,13 +311,18 @@ class DispatcherFold(ABC):
         # Where the subscription begins is known from what it is sent first.
         sent = batch.op_code == SENT
         begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
-        sampler = WaitSampler(
-            self.wait_tracker, batch, begin, inside_run=self._ends_with_sent, since_us=self._latest_us
+        self._sampler = WaitSampler(
+            self.wait_tracker,
+            batch,
+            begin,
+            numbers=self._numbers,
+            inside_run=self._ends_with_sent,
+            since_us=self._latest_us,
         )
         self._latest_us = max(self._latest_us, int(batch.op_t_us.max()))
         self._sends = self._sends or bool(sent.any())
         self._ends_with_sent = bool(sent[-1])
-        return sampler
+        return self._sampler
 
     @abstractmethod
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
@@ -389,6 +414,7 @@ class WaitSampler:
         batch: OperationBatch,
         begin: int,
         *,
+        numbers: Mapping[int, int],
         inside_run: bool,
         since_us: int,
     ) -> None:
@@ -398,11 +424,14 @@ class WaitSampler:
             wait_tracker: takes the samples.
             batch: the operations.
             begin: the first operation before which to sample.
+            numbers: as in ``op_consumer`` → the log's.
             inside_run: the batch before ends with ``sent``.
             since_us: the latest time of the operations before; a clock that goes back is taken to stand still.
         """
-        self._tracker, self._batch, self.begin = wait_tracker, batch, begin
+        self._tracker, self._batch, self.begin, self._numbers = wait_tracker, batch, begin, numbers
         self._looked = 0  # sampled before this operation already
+        # Up to where deliveries were reported; what a checkpoint names as pending was sent before the log begins.
+        self._reported = 0 if batch.checkpoint is None else batch.checkpoint.count
         self._times = np.maximum(np.maximum.accumulate(batch.op_t_us), since_us)
         sent = np.append(inside_run, batch.op_code == SENT)
         self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
@@ -413,9 +442,21 @@ class WaitSampler:
         place = int(np.searchsorted(self._edges, due))
         return int(self._edges[place]) if place < len(self._edges) else len(self._times)
 
+    def report_sent(self, until: int) -> None:
+        """Report what was sent before the operation ``until`` to the tracker."""
+        operations = slice(self._reported, until)
+        sent = self._batch.op_code[operations] == SENT
+        if sent.any():
+            consumers, first = np.unique(self._batch.op_consumer[operations][sent][::-1], return_index=True)
+            last_us = self._times[operations][sent][::-1][first]
+            times = zip(consumers.tolist(), last_us.tolist(), strict=True)
+            self._tracker.sent({self._numbers.get(consumer, -1): t_us for consumer, t_us in times})
+        self._reported = max(self._reported, until)
+
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
         """Sample before the operation ``at``. ``last``: no consumer is left after it."""
         self._looked = at + 1
+        self.report_sent(at)
         fold.sample_begin()
         fold.looks_us = int(self._times[at])
         self._tracker.sample(
@@ -424,7 +465,7 @@ class WaitSampler:
             int(self._times[at]),
             reason=fold.reason_of_all(),
             last=last,
-            again=fold.sends_again(),
+            again_below=fold.again_below(),
         )
 
     def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:

@@ -156,7 +156,7 @@ class KeySharedFold(DispatcherFold):
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.hashes, batch.num_messages, len(self._numbers))
-        self._settle(batch)
+        self._settle(batch.settled)
         sampler = self._retain(batch)
         self._stored_at_join = _grown(self._stored_at_join - batch.dropped, len(self.core.state.permits), 0)
         batched_before = self._batched_entries

@@ -28,11 +28,14 @@ from dispatch_core.audit.deliveries.operations import (
 )
 from dispatch_core.broker.cursor import acknowledge, acknowledge_up_to, moved_by_read, rewind
 from dispatch_core.broker.state import READ_POSITION, WIDE, State
+from dispatch_core.verify.without_trace.races import RACE_US
 
 Array = npt.NDArray[Any]
 
 #: Reasons why the rule would not have sent an entry; AGREED = it would have.
 AGREED, NOT_ACTIVE, GOES_BACK, SKIPS = range(4)
+#: Indexes of ``again``.
+BELOW, SINCE_US = range(2)
 
 
 @compiled
@@ -42,8 +45,10 @@ def fold(
     op_consumer: Array,
     op_start: Array,
     op_ordinals: Array,
+    op_t_us: Array,
     active: int,
     rewind_due: bool,
+    again: Array,
     first: int,
     stop: int,
     expected: Array,
@@ -51,8 +56,12 @@ def fold(
 ) -> tuple[int, bool]:
     """Take the operations [first, stop) up to the next one that concerns membership, or moves the cursor.
 
-    ``active``: the active consumer as numbered in ``op_consumer``. Filled in for each element of ``op_ordinals`` of a
-    ``sent`` operation: ``expected``, the consumer by the rule, and ``reason``, why the rule differs.
+    ``active``: the active consumer as numbered in ``op_consumer``. ``again``: the entry below which all unacknowledged ones
+    are to be sent again (``BELOW``, 0 = none is), and since when (``SINCE_US``). Filled in for each element of
+    ``op_ordinals`` of a ``sent`` operation: ``expected``, the consumer by the rule, and ``reason``, why the rule differs.
+
+    ``again`` ends with the first delivery that goes back. It also ends with a later one that does not, unless that may have
+    been on its way: then there was nothing to send again.
 
     Returns the operation at which it stopped, and True if a rewind is due then.
     """
@@ -60,9 +69,12 @@ def fold(
     while op < stop:
         code, consumer = op_code[op], op_consumer[op]
         if code == SENT:
-            if rewind_due and goes_back(st, op_start, op_ordinals, op):
+            back = goes_back(st, op_start, op_ordinals, op)
+            if rewind_due and back:
                 rewind(st)
                 rewind_due = False
+            if back or op_t_us[op] > again[SINCE_US] + RACE_US:
+                again[BELOW] = 0
             for at in range(op_start[op], op_start[op + 1]):
                 expected[at] = active
                 reason[at] = _judge(st, op_ordinals[at] + WIDE)
@@ -77,6 +89,8 @@ def fold(
                 acknowledge_up_to(st, op_ordinals[at] + WIDE)
         elif code in (REDELIVER, REDELIVER_ALL, REWIND):
             rewind_due = True
+            if code != REWIND and consumer == active:
+                again[BELOW], again[SINCE_US] = st.s[READ_POSITION], max(again[SINCE_US], op_t_us[op])
         elif code <= 1 or code >= PASSED:  # ADDED, REMOVED, a move of the cursor
             return op, rewind_due
         op += 1

@@ -17,7 +17,7 @@ from dispatch_core.broker.ownership import WHOLE_TOPIC
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.single_active_rules import ConsumerBusyError
-from dispatch_core.broker.state import NOBODY
+from dispatch_core.broker.state import NOBODY, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
 from dispatch_core.verify.without_trace.base import DispatcherFold, Ints, OperationBatch
@@ -62,6 +62,8 @@ class SingleActiveFold(DispatcherFold):
         self._delay_us = 0 if exclusive else 1000 * profile.number("activeConsumerFailoverDelayTimeMillis")
         self._changed_us = -(1 << 62)  # when the active consumer changed last
         self._change_pending = False  # nothing was sent since then
+        # What a rewind that is due sends again, see ``positions.fold``.
+        self._again = np.zeros(2, np.int64)
         self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
         # Before the first delivery, which shows where the subscription begins: the gates that have held all entries.
         self._gates: list[_Gate] = []
@@ -75,7 +77,8 @@ class SingleActiveFold(DispatcherFold):
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.num_messages)
-        self._settle(batch)
+        self._again[positions.BELOW] = max(int(self._again[positions.BELOW]) - batch.dropped, 0)
+        self._settle(batch.settled)
         sampler = self._retain(batch)
         room = int(batch.op_consumer.max(initial=-1)) + 1 - len(self._permits)
         self._permits = np.append(self._permits, np.zeros(max(room, 0), np.int64))
@@ -95,8 +98,10 @@ class SingleActiveFold(DispatcherFold):
                 batch.op_consumer,
                 batch.op_start,
                 batch.op_ordinals,
+                batch.op_t_us,
                 active,
                 self._rewind_due,
+                self._again,
                 at,
                 stop,
                 expected,
@@ -126,6 +131,8 @@ class SingleActiveFold(DispatcherFold):
             if self.core.active != before:
                 self._rewind_due, self._changed_us = True, int(batch.op_t_us[at])
                 self._change_pending = self._delay_us > 0 and to_join <= 0
+                if to_join <= 0:
+                    self._again[:] = self.state.s[READ_POSITION], self._changed_us + self._delay_us
             if to_join <= 1:
                 owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
                 self.owned.reported(int(batch.op_seq[at]), int(batch.op_t_us[at]), owned)
@@ -186,7 +193,7 @@ class SingleActiveFold(DispatcherFold):
                     reason=reason,
                     slot=NOBODY if gate.active is None else gate.active,
                     first=first,
-                    again=self.sends_again(),
+                    again_below=self.again_below(),
                 )
         self._gates = []
         return True
@@ -201,6 +208,6 @@ class SingleActiveFold(DispatcherFold):
         )
         return first_gate_single_active(True, delay_runs, int(self._permits[self._index[self.core.active]]))
 
-    def sends_again(self) -> bool:
-        """Return True from a change of the active consumer until something is sent to it."""
-        return self._change_pending
+    def again_below(self) -> int:
+        """See ``DispatcherFold``: from a change of the active consumer, or its redelivery request, on."""
+        return int(self._again[positions.BELOW])

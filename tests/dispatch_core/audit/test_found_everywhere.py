@@ -34,6 +34,7 @@ from tests.dispatch_core.audit.small_logs import (
     flow,
     header,
     message,
+    redeliver,
     removed,
     sent,
 )
@@ -131,9 +132,40 @@ def no_consumer(entry: int) -> list[Timed]:
     ]
 
 
+def unexplained(entry: int) -> list[Timed]:
+    """The consumer has permits and is sent nothing for long."""
+    return [line for line in no_permits(entry) if line[1]["kind"] != "flow"]
+
+
+def for_good(entry: int) -> list[Timed]:
+    """The consumer has permits and is sent nothing any more."""
+    return served(range(entry))
+
+
+def again_late(entry: int) -> list[Timed]:
+    """The consumer asks for an entry again, and for long is sent nothing."""
+    at = stored_ms(entry)
+    return [*unexplained(entry), (at + 2, sent(1, entry)), (at + 50, redeliver(1, entry))]
+
+
+def again_never(entry: int) -> list[Timed]:
+    """The consumer asks for an entry again, and is sent nothing any more."""
+    at = stored_ms(entry)
+    return [*served(range(entry)), (at + 2, sent(1, entry)), (at + 50, redeliver(1, entry))]
+
+
+def alone_again(entry: int) -> list[Timed]:
+    """The consumer asks for an entry again, and is sent everything but that."""
+    at = stored_ms(entry)
+    return [*served(but(entry)), (at + 2, sent(1, entry)), (at + 3, redeliver(1, entry))]
+
+
 @dataclass(frozen=True)
 class Fault:
-    """A fault: its log, the kinds that it may be found as, the subscription types, and the last entry it fits."""
+    """A fault: its log, the kinds that it may be found as, the subscription types, and the last entry it fits.
+
+    ``keys``: of the entries, 0 = they have none.
+    """
 
     make: Callable[[int], list[Timed]]
     kinds: tuple[str, ...]
@@ -142,11 +174,16 @@ class Fault:
     consumers: int = 1
     permits: Callable[[int], int] = lambda _entry: 1_000
     reloads: bool = True  # an unload beside it leaves it what it is
+    keys: tuple[int, ...] = (KEYS,)
+    stalls: bool = False  # for a time in which entries waited
 
 
 STUCK: Final = ("stuck_key", "stuck_consumer", "stuck_subscription")
+ANY_KEYS: Final = (0, 1, KEYS)
 FAULTS: Final = {
-    "lost": Fault(lost, ("never_delivered",), ("Key_Shared", "Failover", "Exclusive", "Shared")),
+    "lost": Fault(
+        lost, ("never_delivered",), ("Key_Shared", "Failover", "Exclusive", "Shared"), keys=ANY_KEYS
+    ),
     "out of order": Fault(out_of_order, ("out_of_order",), last=ENTRIES - 1 - KEYS),
     "split": Fault(split, ("split_key",), ("Key_Shared",), ENTRIES - 1 - KEYS, 2, reloads=False),
     "doubled": Fault(doubled, ("double_outstanding",), ("Key_Shared", "Shared"), consumers=2, reloads=False),
@@ -156,8 +193,30 @@ FAULTS: Final = {
     "hole": Fault(
         hole, ("ack_hole",), ("Key_Shared", "Failover", "Exclusive", "Shared"), ENTRIES - 2, reloads=False
     ),
-    "no permits": Fault(no_permits, STUCK, permits=lambda entry: entry, reloads=False),
-    "no consumer": Fault(no_consumer, STUCK, reloads=False),
+    "no permits": Fault(
+        no_permits, STUCK, permits=lambda entry: entry, reloads=False, keys=ANY_KEYS, stalls=True
+    ),
+    "no consumer": Fault(no_consumer, STUCK, reloads=False, keys=ANY_KEYS, stalls=True),
+    "unexplained": Fault(unexplained, STUCK, reloads=False, keys=ANY_KEYS, stalls=True),
+    "for good": Fault(for_good, ("never_delivered", *STUCK), reloads=False, keys=ANY_KEYS, stalls=True),
+    "again late": Fault(again_late, STUCK, reloads=False, keys=ANY_KEYS, stalls=True),
+    "again never": Fault(again_never, ("never_delivered", *STUCK), reloads=False, keys=ANY_KEYS, stalls=True),
+    "alone again": Fault(
+        alone_again, (*STUCK, "ack_hole"), ("Key_Shared",), reloads=False, keys=ANY_KEYS, stalls=True
+    ),
+}
+#: A type of subscription, and what else of the header decides the rules.
+RULES: Final[dict[str, dict[str, Any]]] = {
+    "draining hashes": {"subscription_type": "Key_Shared"},
+    "last sent position": {"subscription_type": "Key_Shared", "broker_version": "4.0.0-preview.1"},
+    "read position": {"subscription_type": "Key_Shared", "broker_version": "3.0.1"},
+    "classic": {
+        "subscription_type": "Key_Shared",
+        "config": {"subscriptionKeySharedUseClassicPersistentImplementation": True},
+    },
+    "Failover": {"subscription_type": "Failover"},
+    "Exclusive": {"subscription_type": "Exclusive"},
+    "Shared": {"subscription_type": "Shared"},
 }
 
 
@@ -179,9 +238,11 @@ def numbered(lines: Iterable[Timed], first: int = 1) -> list[Event]:
     ]
 
 
-def stored() -> list[Event]:
+def stored(keys: int = KEYS) -> list[Event]:
     return [
-        message(entry, f"k{entry % KEYS}", publish_time_ms=T0_US // 1_000 + stored_ms(entry))
+        message(
+            entry, f"k{entry % keys}" if keys else None, publish_time_ms=T0_US // 1_000 + stored_ms(entry)
+        )
         for entry in range(ENTRIES)
     ]
 
@@ -245,23 +306,48 @@ def judged(folder: Path) -> tuple[str, set[str], set[str]]:
     return verdict, {row["kind"] for row in rows if not row["uncertain"]}, {row["kind"] for row in rows}
 
 
+@dataclass(frozen=True)
+class Faulty:
+    """A fault of a name at an entry, under rules of a name, and the number of keys."""
+
+    name: str
+    rules: str
+    entry: int
+    keys: int
+
+    @property
+    def fault(self) -> Fault:
+        return FAULTS[self.name]
+
+    @property
+    def header(self) -> dict[str, Any]:
+        return RULES[self.rules]
+
+    def lines(self) -> list[Timed]:
+        return lines_of(self.fault, self.entry)
+
+    def place(self, *, behind: bool) -> int:
+        return place_of(self.fault, self.entry, behind=behind)
+
+    def is_found(self, verdict: str, certain: set[str]) -> bool:
+        """True if the fault is found as what it is.
+
+        Shared is not replayed: what held an entry back is not known, so that a loss is UNKNOWN. Where all entries waited
+        for long, none shows that the producer's clock is right: that wait is UNKNOWN.
+        """
+        if (self.rules == "Shared" and self.name == "lost") or (self.fault.stalls and self.entry == 0):
+            return verdict != PASS
+        return bool({*self.fault.kinds} & certain)
+
+
 @st.composite
-def faults(draw: st.DrawFn) -> tuple[str, str, int]:
+def faults(draw: st.DrawFn) -> Faulty:
     name = draw(st.sampled_from(sorted(FAULTS)))
-    kind = draw(st.sampled_from(FAULTS[name].types))
-    entry = draw(st.one_of(st.sampled_from([0, 1, FAULTS[name].last]), st.integers(0, FAULTS[name].last)))
-    return name, kind, entry
-
-
-def is_found(name: str, kind: str, entry: int, verdict: str, certain: set[str]) -> bool:
-    """True if the fault is found as what it is.
-
-    Shared is not replayed: what held an entry back is not known, so that a loss is UNKNOWN. Where all entries waited for the
-    first consumer or permits, none shows that the producer's clock is right: that wait is UNKNOWN.
-    """
-    if (kind == "Shared" and name == "lost") or (name in ("no consumer", "no permits") and entry == 0):
-        return verdict != PASS
-    return bool({*FAULTS[name].kinds} & certain)
+    fault = FAULTS[name]
+    fitting = [rules for rules, header in RULES.items() if header["subscription_type"] in fault.types]
+    rules = draw(st.sampled_from(fitting))
+    entry = draw(st.one_of(st.sampled_from([0, 1, fault.last]), st.integers(0, fault.last)))
+    return Faulty(name, rules, entry, draw(st.sampled_from(fault.keys)))
 
 
 def in_a_folder(check: Callable[[Path], None]) -> None:
@@ -271,82 +357,77 @@ def in_a_folder(check: Callable[[Path], None]) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults())
-def test_at_any_entry(fault: tuple[str, str, int]) -> None:
-    name, kind, entry = fault
+def test_at_any_entry(faulty: Faulty) -> None:
 
     def check(folder: Path) -> None:
-        write(folder, "messages", stored())
-        write(folder, "events", numbered(lines_of(FAULTS[name], entry)), subscription_type=kind)
+        write(folder, "messages", stored(faulty.keys))
+        write(folder, "events", numbered(faulty.lines()), **faulty.header)
         verdict, certain, found = judged(folder)
-        assert is_found(name, kind, entry, verdict, certain), (name, kind, entry, certain, found)
+        assert faulty.is_found(verdict, certain), (faulty, certain, found)
 
     in_a_folder(check)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults())
-def test_where_moves_of_the_cursor_are_not_logged(fault: tuple[str, str, int]) -> None:
+def test_where_moves_of_the_cursor_are_not_logged(faulty: Faulty) -> None:
     """A move may have passed a lost entry that had time to wait; it is UNKNOWN then, and never PASS."""
-    name, kind, entry = fault
 
     def check(folder: Path) -> None:
-        write(folder, "messages", stored())
-        lines = numbered(lines_of(FAULTS[name], entry))
-        write(folder, "events", lines, records=BEHAVIOURS, subscription_type=kind)
+        write(folder, "messages", stored(faulty.keys))
+        lines = numbered(faulty.lines())
+        write(folder, "events", lines, records=BEHAVIOURS, **faulty.header)
         verdict, certain, found = judged(folder)
-        as_stated = is_found(name, kind, entry, verdict, certain)
-        assert as_stated or (name == "lost" and verdict == "UNKNOWN"), (name, kind, entry, certain, found)
+        as_stated = faulty.is_found(verdict, certain)
+        assert as_stated or (faulty.name == "lost" and verdict == "UNKNOWN"), (faulty, certain, found)
 
     in_a_folder(check)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans())
-def test_where_a_file_ends(fault: tuple[str, str, int], behind: bool) -> None:
-    name, kind, entry = fault
-    lines = numbered(lines_of(FAULTS[name], entry))
-    at_us = T0_US + 1_000 * place_of(FAULTS[name], entry, behind=behind)
+def test_where_a_file_ends(faulty: Faulty, behind: bool) -> None:
+    lines = numbered(faulty.lines())
+    at_us = T0_US + 1_000 * faulty.place(behind=behind)
 
     def check(folder: Path) -> None:
-        write(folder, "messages-1", stored()[:entry])
-        write(folder, "messages-2", stored()[entry:])
-        write(folder, "events-1", (line for line in lines if line["t_us"] < at_us), subscription_type=kind)
-        write(folder, "events-2", (line for line in lines if line["t_us"] >= at_us), subscription_type=kind)
+        write(folder, "messages-1", stored(faulty.keys)[: faulty.entry])
+        write(folder, "messages-2", stored(faulty.keys)[faulty.entry :])
+        write(folder, "events-1", (line for line in lines if line["t_us"] < at_us), **faulty.header)
+        write(folder, "events-2", (line for line in lines if line["t_us"] >= at_us), **faulty.header)
         verdict, certain, found = judged(folder)
-        assert is_found(name, kind, entry, verdict, certain), (name, kind, entry, behind, certain, found)
+        assert faulty.is_found(verdict, certain), (faulty, behind, certain, found)
 
     in_a_folder(check)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans())
-def test_beside_a_checkpoint(fault: tuple[str, str, int], behind: bool) -> None:
-    name, kind, entry = fault
-    lines = lines_of(FAULTS[name], entry)
-    at = place_of(FAULTS[name], entry, behind=behind)
+def test_beside_a_checkpoint(faulty: Faulty, behind: bool) -> None:
+    lines = faulty.lines()
+    at = faulty.place(behind=behind)
     connected = [
-        {"consumer": number, "name": f"worker-{number}"} for number in range(1, 1 + FAULTS[name].consumers)
+        {"consumer": number, "name": f"worker-{number}"} for number in range(1, 1 + faulty.fault.consumers)
     ]
-    if name == "no consumer":
+    if faulty.name == "no consumer":
         connected = [{"consumer": 3, "name": "worker-3"}] if behind else connected
     line = state_at(lines, at) | {"consumers": connected}
 
     def check(folder: Path) -> None:
-        write(folder, "messages", stored())
+        write(folder, "messages", stored(faulty.keys))
         rows = numbered(sorted([*lines, (at, line)], key=lambda row: row[0]))
-        write(folder, "events", rows, subscription_type=kind)
+        write(folder, "events", rows, **faulty.header)
         verdict, certain, found = judged(folder)
-        assert is_found(name, kind, entry, verdict, certain), (name, kind, entry, behind, certain, found)
+        assert faulty.is_found(verdict, certain), (faulty, behind, certain, found)
 
     in_a_folder(check)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans(), st.booleans())
-def test_beside_a_gap_nothing_passes(fault: tuple[str, str, int], behind: bool, written: bool) -> None:
-    name, kind, entry = fault
-    lines = numbered(lines_of(FAULTS[name], entry))
-    at_us = T0_US + 1_000 * place_of(FAULTS[name], entry, behind=behind)
+def test_beside_a_gap_nothing_passes(faulty: Faulty, behind: bool, written: bool) -> None:
+    lines = numbered(faulty.lines())
+    at_us = T0_US + 1_000 * faulty.place(behind=behind)
     near = [line for line in lines if (line["t_us"] >= at_us if behind else line["t_us"] < at_us)]
     assume(len(near) > 1)
     gone = near[0] if behind else near[-1]
@@ -354,39 +435,36 @@ def test_beside_a_gap_nothing_passes(fault: tuple[str, str, int], behind: bool, 
     rows = [gap if line is gone else line for line in lines if written or line is not gone]
 
     def check(folder: Path) -> None:
-        write(folder, "messages", stored())
-        write(folder, "events", rows, subscription_type=kind)
+        write(folder, "messages", stored(faulty.keys))
+        write(folder, "events", rows, **faulty.header)
         verdict, _certain, found = judged(folder)
-        assert verdict != PASS, (name, kind, entry, behind, found)
+        assert verdict != PASS, (faulty, behind, found)
 
     in_a_folder(check)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans(), st.booleans())
-def test_beside_an_unload(fault: tuple[str, str, int], behind: bool, with_checkpoint: bool) -> None:
-    name, kind, entry = fault
-    assume(FAULTS[name].reloads)
-    lines = lines_of(FAULTS[name], entry)
-    at = place_of(FAULTS[name], entry, behind=behind)
+def test_beside_an_unload(faulty: Faulty, behind: bool, with_checkpoint: bool) -> None:
+    assume(faulty.fault.reloads)
+    lines = faulty.lines()
+    at = faulty.place(behind=behind)
     before = [line for line in lines if line[0] < at]
     after = [line for line in lines if line[0] >= at and line[1]["kind"] not in ("consumer_added",)]
     assume(len(before) > 2 and any(event["kind"] == "sent" for _at, event in after))
     start: list[Timed] = [(at, added(1)), (at, flow(1, 1_000))]
     if with_checkpoint:
         start.insert(0, (at, state_at(lines, at, new=True) | {"consumers": []}))
-    fields = {"subscription_type": kind, "broker": "b1"}
+    fields = faulty.header | {"broker": "b1"}
 
     def check(folder: Path) -> None:
-        write(folder, "messages", stored())
+        write(folder, "messages", stored(faulty.keys))
         write(folder, "events-1", numbered(before), **fields, incarnation=1)
         write(folder, "events-2", numbered([*start, *after]), **fields, incarnation=2)
         verdict, certain, found = judged(folder)
         # Without a checkpoint the log does not show whether the cursor passed what was never sent.
-        assert is_found(name, kind, entry, verdict, certain) or verdict == "UNKNOWN", (
-            name,
-            kind,
-            entry,
+        assert faulty.is_found(verdict, certain) or verdict == "UNKNOWN", (
+            faulty,
             behind,
             certain,
             found,
@@ -414,21 +492,18 @@ def over_two_intervals(log: DispatcherLog, at_us: int) -> tuple[set[str], set[st
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.sampled_from([-1, 0, 1, 2, 3, 5]), st.booleans())
-def test_on_both_sides_of_an_intervals_end(fault: tuple[str, str, int], off_ms: int, behind: bool) -> None:
-    name, kind, entry = fault
-    at_us = T0_US + 1_000 * (place_of(FAULTS[name], entry, behind=behind) + off_ms)
+def test_on_both_sides_of_an_intervals_end(faulty: Faulty, off_ms: int, behind: bool) -> None:
+    at_us = T0_US + 1_000 * (faulty.place(behind=behind) + off_ms)
 
     def check(folder: Path) -> None:
-        write(folder, "messages", stored())
-        write(folder, "events", numbered(lines_of(FAULTS[name], entry)), subscription_type=kind)
+        write(folder, "messages", stored(faulty.keys))
+        write(folder, "events", numbered(faulty.lines()), **faulty.header)
         (source,) = find_recordings([str(folder)])
         (log,) = read_recording(source).logs
         certain, found, unsent = over_two_intervals(log, at_us)
         verdict = PASS if not found and not unsent else "UNKNOWN"
-        assert is_found(name, kind, entry, verdict, certain), (
-            name,
-            kind,
-            entry,
+        assert faulty.is_found(verdict, certain), (
+            faulty,
             behind,
             off_ms,
             certain,

@@ -24,6 +24,7 @@ from tests.dispatch_core.audit.small_logs import (
     flow,
     message,
     read,
+    redeliver,
     removed,
     sent,
     write,
@@ -306,6 +307,111 @@ def test_failover_s_only_key_that_waits_is_the_key_s_trouble(
     assert kind in {row["kind"] for row in rows}
     if kind == "stuck_key":
         assert {row["key"] for row in rows} == {"a"}
+
+
+#: A name by which a second consumer does not become the active one.
+STANDBY = "standby-0"
+
+
+def asked_again(then: list[Event], *, by: int = 1) -> list[Event]:
+    """Consumer 1 is sent two entries; ``by`` asks for them again; the last line comes half a minute later."""
+    standby = [at(1, added(2, STANDBY)), at(1, flow(2, 9))] if by == 2 else []
+    return [
+        *JOINED,
+        *standby,
+        at(1.1, sent(1, 0, 1)),
+        at(1.2, ack(1, 0)),
+        at(2, redeliver(by)),
+        *then,
+        at(32, flow(1, 1)),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Key_Shared"])
+@pytest.mark.parametrize(("key", "found_as"), [("b", "stuck_key"), (None, "stuck_consumer")])
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_entry_that_is_asked_for_again_and_does_not_come_is_stuck(
+    tmp_path: Path, kind: str, key: str | None, found_as: str, ended: bool
+) -> None:
+    then = [at(31, sent(1, 1)), at(31.1, ack(1, 1))] if ended else []
+    log = log_of(tmp_path, ["a", key], asked_again(then), subscription_type=kind)
+    (row,) = found(log, closed=False, interval_end=_behind(32))
+    assert (row["kind"], row["positions"], row["key"]) == (found_as, ["5:1"], key)
+    assert T0_US + 31 * SECOND <= row["t_us"] <= T0_US + 32 * SECOND
+    assert "30.0 s" in row["explanation"] or "29.0 s" in row["explanation"]
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        [at(2.1, sent(1, 1))],  # it came again, and is pending since
+        [at(2.1, ack(1, 1))],  # it was acknowledged meanwhile
+        [at(2.01, ack(1, 1)), at(2.2, sent(1, 2))],
+    ],
+    ids=["sent again", "acknowledged", "goes on"],
+)
+def test_what_came_again_or_is_acknowledged_does_not_wait(
+    tmp_path: Path, kind: str, then: list[Event]
+) -> None:
+    keys = ["a", "b", "c"] if then[-1].get("positions") == ["5:2"] else ["a", "b"]
+    log = log_of(tmp_path, keys, asked_again(then), subscription_type=kind)
+    assert found(log, closed=False, interval_end=_behind(32)) == []
+
+
+def test_a_delivery_that_was_on_its_way_does_not_answer_a_redelivery_request(tmp_path: Path) -> None:
+    events = asked_again([at(2.01, sent(1, 2)), at(2.02, ack(1, 2))])
+    log = log_of(tmp_path, ["a", "b", "c"], events, subscription_type="Failover")
+    (row,) = found(log, closed=False, interval_end=_behind(32))
+    assert (row["kind"], row["key"]) == ("stuck_key", "b")
+
+
+def test_only_the_active_consumer_s_redelivery_request_counts(tmp_path: Path) -> None:
+    log = log_of(tmp_path, ["a", "b"], asked_again([], by=2), subscription_type="Failover")
+    tables = replay(log, interval_start=MIDNIGHT, interval_end=_behind(32))
+    assert tables["deliveries"]["judgement"].to_pylist() == ["exact", "exact"]  # consumer 1 is active
+    assert found(log, closed=False, interval_end=_behind(32)) == []
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Key_Shared"])
+def test_what_all_consumers_left_unacknowledged_waits_for_the_next_one(tmp_path: Path, kind: str) -> None:
+    events = [
+        *JOINED,
+        at(1.1, sent(1, 0, 1)),
+        at(1.2, ack(1, 0)),
+        at(2, removed(1)),
+        at(2.1, added(3)),
+        at(2.1, flow(3, 9)),
+        at(32, flow(3, 1)),
+    ]
+    log = log_of(tmp_path, ["a", "b"], events, subscription_type=kind)
+    (row,) = found(log, closed=False, interval_end=_behind(32))
+    assert (row["kind"], row["key"], row["consumers"]) == ("stuck_key", "b", [3])
+
+
+@pytest.mark.parametrize(("others", "kind"), [(False, "stuck_consumer"), (True, "stuck_key")])
+def test_an_entry_without_a_key_that_came_late_is_found(tmp_path: Path, others: bool, kind: str) -> None:
+    """It is its consumer's trouble if that was sent nothing else meanwhile."""
+    events = [
+        *JOINED,
+        at(1.1, sent(1, 0)),
+        at(1.2, ack(1, 0)),
+        *(at(2 + 2 * n, sent(1, 2 + n)) for n in range(10) if others),
+        *(at(2.1 + 2 * n, ack(1, 2 + n)) for n in range(10) if others),
+        at(25, sent(1, 1)),
+        at(25.1, ack(1, 1)),
+        at(40, flow(1, 1)),
+    ]
+    events.sort(key=lambda event: event["t_us"])
+    messages = [
+        message(entry, "a" if entry == 0 else None, publish_time_ms=T0_US // 1000 + max(0, entry - 1) * 2000)
+        for entry in range(12 if others else 2)
+    ]
+    lines = [{**event, "seq": seq} for seq, event in enumerate(events, 1)]
+    rows = found(read(write(tmp_path, messages, lines)), closed=False, interval_end=_behind(40))
+    assert [
+        (row["kind"], row["positions"], row["key"]) for row in rows if row["kind"] != "never_delivered"
+    ] == [(kind, ["5:1"], None)]
 
 
 def test_what_waited_before_the_last_ones_left_did_not_wait_for_their_hand_over(tmp_path: Path) -> None:
