@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.catalogue import (
     BALANCE,
+    BY_LINES,
     CAUSES,
     COMPLETENESS,
     CONFORMANCE,
@@ -120,7 +121,7 @@ class Seen:
         decisions: number of decisions that were compared with the rules.
         divergent: of these, the number that differ.
         uncertain: of these, the number that depend on what the log does not show.
-        doubted: the number of decisions that differ behind lines that are missing or cannot be.
+        doubted: the number of decisions that differ and prove nothing, because of what may explain them (``doubted_by``).
         not_judged: the reason why no decision was compared; ``None`` = some were.
         sent: number of deliveries.
         undelivered: number of entries that were stored and not sent, without a finding about them.
@@ -135,6 +136,7 @@ class Seen:
     sent: int
     undelivered: int
     balance: str | None
+    doubted_by: tuple[str, ...] = ()
 
     @classmethod
     def over(cls, loads: Sequence[Seen]) -> Seen:
@@ -153,6 +155,7 @@ class Seen:
             sent=sum(seen.sent for seen in loads),
             undelivered=loads[-1].undelivered,
             balance=None if None in unbalanced else unbalanced[-1],
+            doubted_by=tuple(dict.fromkeys(because for seen in loads for because in seen.doubted_by)),
         )
 
 
@@ -356,7 +359,8 @@ def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) ->
     if not judged:
         return f"nothing was compared with the rules: {seen.not_judged}"
     if seen.doubted:
-        return f"{seen.doubted} decisions differ from the rules behind lines that are missing or cannot be"
+        because = " or ".join(seen.doubted_by or (BY_LINES,))
+        return f"{seen.doubted} decisions differ from the rules, which {because} may explain"
     percent = 100 * seen.uncertain / seen.decisions if seen.decisions else 0.0
     if percent > policy.uncertain_percent and seen.decisions >= policy.min_decisions:
         return f"{percent:.1f} % of {seen.decisions} decisions hang on an order that the log does not show"

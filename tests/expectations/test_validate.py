@@ -186,7 +186,37 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         ),
         "conformance",
         "UNKNOWN",
-        "after missing or invalid lines: 1 of 100",
+        "which lines that are missing or cannot be may explain: 1 of 100",
+    ),
+    "divergent by unlogged behaviour": (
+        both(
+            state(divergent=2),
+            finding("divergence", uncertain=True, reason="dispatch", seqs=[5]),
+            lambda day, who: [day.add("divergences", **who, **DIFFERS, seq=seq) for seq in (5, 6)],
+        ),
+        "conformance",
+        "UNKNOWN",
+        "which behaviour that the log cannot show may explain: 2 of 100",
+    ),
+    "divergent behind a loss by unlogged behaviour": (
+        both(
+            state(divergent=1),
+            finding("never_delivered", uncertain=True, reason="unlogged_behaviour", seqs=[4, 9]),
+            lambda day, who: day.add("divergences", **who, **DIFFERS, seq=5),
+        ),
+        "conformance",
+        "UNKNOWN",
+        "which behaviour that the log cannot show may explain: 1 of 100",
+    ),
+    "divergent beside an acknowledgement of a transaction": (
+        both(
+            state(divergent=1),
+            finding("duplicate_after_ack", uncertain=True, reason="unlogged_behaviour", seqs=[4, 5]),
+            lambda day, who: day.add("divergences", **who, **DIFFERS, seq=5),
+        ),
+        "conformance",
+        "FAIL",
+        "differ from the rule: 1 of 100",
     ),
     "divergent before a gap": (
         both(

@@ -166,7 +166,7 @@ def test_what_the_rules_prove_decides_its_promise(kind: str, promise: str, verdi
     [
         ({"undelivered": 3}, "completeness", "stored entries that were not sent, and no finding says why: 3"),
         ({"uncertain": 6}, "conformance", "6.0 % of 100 decisions"),
-        ({"doubted": 2}, "conformance", "2 decisions differ from the rules behind lines"),
+        ({"doubted": 2}, "conformance", "2 decisions differ from the rules, which lines"),
         ({"decisions": 0}, "conformance", "none of 100 deliveries"),
     ],
 )
