@@ -100,6 +100,7 @@ def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) 
     rows: defaultdict[Dispatcher, _Row] = defaultdict(_Row)
     _read_log(warehouse, interval_start, rows)
     _read_replay(warehouse, interval_start, rows)
+    _count_lines_once(warehouse, interval_start, rows)
     _read_anomalies(warehouse, interval_start, rows)
     _read_doubted(warehouse, interval_start, rows)
     unaccounted = _rows_unaccounted(warehouse, interval_start)
@@ -174,6 +175,28 @@ def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Di
     waits = interval_dataset(warehouse, "waits", interval_start)
     for group in read_rows(waits, [*KEY, "entries", "never_delivered", *WAITS]):
         rows[_dispatcher(group)].waits.append(group)
+
+
+def _count_lines_once(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+    """Count again what was sent in logs that say more of it than the replay, by their lines: a segment may stand twice."""
+    differing = {dispatcher for dispatcher, row in rows.items() if row.sent_in_log > row.delivered}
+    if not differing:
+        return
+    events = interval_dataset(warehouse, "consumer_events", interval_start)
+    line = [*KEY, "broker", "incarnation", "seq"]
+    topics = sorted({topic for _cluster, topic, _subscription in differing})
+    of_topics = pc.field("topic").isin(topics) & (pc.field("kind") == "sent")
+    parts = [
+        pa.Table.from_batches([batch])
+        for batch in _with_sent(read_batches(events, [*line, "kind", "positions"], of_topics), line)
+    ]
+    if not parts:
+        return
+    lines = pa.concat_tables(parts).group_by(line, use_threads=False).aggregate([("sent", "max")])
+    sums = lines.group_by(KEY, use_threads=False).aggregate([("sent_max", "sum")])
+    for group in sums.to_pylist():
+        if _dispatcher(group) in differing:
+            rows[_dispatcher(group)].sent_in_log = group["sent_max_sum"]
 
 
 def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:

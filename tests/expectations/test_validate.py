@@ -167,6 +167,27 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         "UNKNOWN",
         "no event: there was nothing to judge",
     ),
+    "a segment that stands twice": (
+        lambda day, who: [
+            day.add("consumer_events", **(line | {"source_file": "landing/orders/trace-copy.jsonl"}))
+            for line in day.of("consumer_events", who)
+        ],
+        "per_key_order",
+        "PASS",
+        "",
+    ),
+    "a segment that stands twice, of which a delivery is missing": (
+        both(
+            lambda day, who: [
+                day.add("consumer_events", **(line | {"source_file": "landing/orders/trace-copy.jsonl"}))
+                for line in day.of("consumer_events", who)
+            ],
+            drop("deliveries", 1),
+        ),
+        "per_key_order",
+        "UNKNOWN",
+        "did not reach the audit: 1 of 3",
+    ),
     "quiet day": (
         both(
             drop("consumer_events"),
