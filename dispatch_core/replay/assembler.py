@@ -45,7 +45,7 @@ from dispatch_core.audit.waits.findings import End, but_for, never_delivered, st
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
-from dispatch_core.audit.waits.passed_entries import PassedEntries
+from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
@@ -212,6 +212,12 @@ class Replay:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+            if self._skipped is not None:
+                overtaken = Overtaken.BY_ITS_KEY if self._skipped.by_rules else Overtaken.BY_ANY
+                profile = self._judge.profile
+                if profile is not None and profile.allow_out_of_order:
+                    overtaken = Overtaken.NEVER
+                self._skipped.overtaken = self._passed.overtaken = overtaken
         if self._skipped is not None:
             self._skipped.compacted = COMPACTED_READ in self._in_force.named()
         if self._mixed_keys is not None:

@@ -34,7 +34,12 @@ from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.waits.compaction import not_by_compaction
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, left_out_by
-from dispatch_core.audit.waits.passed_entries import passed_unsent
+from dispatch_core.audit.waits.passed_entries import (
+    NEVER_US,
+    Overtaken,
+    first_sent_behind,
+    passed_unsent,
+)
 from dispatch_core.audit.waits.tracker import (
     CLOCKS_DIFFER,
     CURSOR_PASSED,
@@ -44,7 +49,6 @@ from dispatch_core.audit.waits.tracker import (
     SampledWait,
 )
 
-_NEVER_US: Final = np.iinfo(np.int64).max
 #: Entries before the first one that was sent of which each is remembered; there may be millions.
 _MOST_EARLY: Final = 1_000
 
@@ -73,13 +77,15 @@ class SkippedEntries:
 
     ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
     entries, so only entries that were acknowledged without having been sent are collected. ``compacted``: set it where the
-    compacted topic was read.
+    compacted topic was read. ``overtaken``: set it where entries that a move of the cursor passed are to be collected if
+    they had been overtaken by then (``passed_unsent``).
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
         self.compacted = False
+        self.overtaken = Overtaken.NEVER
         self._certain = certain
-        self._by_rules = by_rules
+        self.by_rules = by_rules
         self._first: int | None = None  # ordinal of the first entry that was for the subscription
         self._highest = -1
         self._begins_us: int | None = None  # the subscription
@@ -89,8 +95,8 @@ class SkippedEntries:
         self._open: dict[_Group, list[_Entry]] = {}
         # By ledger and entry: perhaps for the subscription; with True if the producer's clock is known to be ahead.
         self._early: dict[tuple[int, int], tuple[Key | None, _Entry, bool]] = {}
-        self._joined_us = _NEVER_US
-        self._least_lag_us = _NEVER_US  # of deliveries
+        self._joined_us = NEVER_US
+        self._least_lag_us = NEVER_US  # of deliveries
         self._committed = Committed()
         self._known: set[str] = set()
         self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
@@ -120,22 +126,22 @@ class SkippedEntries:
         low = self._first
         acknowledged = scan.acknowledged_by >= 0
         never = (times[low:] == 0) & window.stored[low:]
-        if self._by_rules:
+        if self.by_rules:
             never &= acknowledged[low:]
         if not never.any():
             return
-        never &= ~passed_unsent(window, scan)[low:]
+        never &= ~passed_unsent(window, scan, self.overtaken)[low:]
         behind = np.arange(low, len(times)) >= self._highest
         published, known = window.publish_time_ms
         passed = settled_by_checkpoint(window, scan)
         if not window.first_op_of_state:
             never &= ~passed[low:]  # acknowledged before the log begins
-        if (self._by_rules or window.checkpoint_state is not None) and not begins_at_checkpoint(window):
+        if (self.by_rules or window.checkpoint_state is not None) and not begins_at_checkpoint(window):
             # What is older may have been sent before the log begins.
-            never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
-        if not self._by_rules:
+            never &= known[low:] & (1000 * published[low:] >= (self._begins_us or NEVER_US))
+        if not self.by_rules:
             never &= ~behind
-        passed_us = _first_sent_behind(window, scan) if never.any() else _NO_TIMES
+        passed_us = first_sent_behind(window, scan) if never.any() else _NO_TIMES
         lost = self._not_by_compaction(window, scan)
         for ordinal in (low + np.flatnonzero(never)).tolist():
             position = window.position(ordinal)
@@ -156,7 +162,7 @@ class SkippedEntries:
             return np.zeros(len(window), np.bool_)
         lost = not_by_compaction(window, scan)
         sent = np.flatnonzero(scan.times_sent)
-        passed_us = _first_sent_behind(window, scan) if self._acknowledged else _NO_TIMES
+        passed_us = first_sent_behind(window, scan) if self._acknowledged else _NO_TIMES
         for entries in self._settled.values():
             for at, entry in enumerate(entries):
                 ordinal = self._acknowledged.get(entry.position)
@@ -183,7 +189,7 @@ class SkippedEntries:
         if not self._early:
             return
         lag_us = scan.least_lag_us
-        self._least_lag_us = min(self._least_lag_us, _NEVER_US if lag_us is None else lag_us)
+        self._least_lag_us = min(self._least_lag_us, NEVER_US if lag_us is None else lag_us)
         ordinals = locate(window.ledger, window.entry, *np.array([*self._early], np.int64).T)
         was_sent = (ordinals >= 0) & (scan.times_sent[ordinals] > 0)
         self._early = {
@@ -319,20 +325,11 @@ def _place(position: str) -> tuple[int, int]:
     return int(ledger), int(entry)
 
 
-def _first_sent_behind(window: LogWindow, scan: Scan) -> npt.NDArray[np.int64]:
-    """Return for each entry when the first entry behind it was sent, microseconds; ``_NEVER_US`` = none was."""
-    first_us = np.full(len(window) + 1, _NEVER_US, np.int64)
-    deliveries = scan.deliveries
-    np.minimum.at(first_us, deliveries[:, ENTRY], window.op_t_us[deliveries[:, OPERATION]])
-    behind: npt.NDArray[np.int64] = np.minimum.accumulate(first_us[::-1])[::-1]
-    return behind[1:]
-
-
 def _described(
     window: LogWindow,
     ordinal: int,
     sent: npt.NDArray[np.intp],
-    passed_us: int = _NEVER_US,
+    passed_us: int = NEVER_US,
     *,
     lost: bool = False,
 ) -> tuple[Key | None, _Entry]:

@@ -123,6 +123,8 @@ TRUTHS: Final = {
     "80-broker-clocks-1500ms-apart": LEGAL,
     "81-failover-unload-no-checkpoint": FINE,
     "82-shared-unload-no-checkpoint": FINE,
+    "90-TRUE-loss-then-backlog-cleared-Failover": found("never_delivered"),
+    "90-TRUE-loss-then-backlog-cleared-Shared": UNKNOWN,
     "94-delayed-not-recorded": UNKNOWN,
     "ends-1h-after-midnight-more-lines-1h-later": found("stuck_consumer"),
     "ends-1h-after-midnight-nothing-more": found("stuck_consumer"),
