@@ -45,7 +45,7 @@ from dispatch_core.audit.waits.findings import End, but_for, never_delivered, st
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
-from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries
+from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries, passed_us
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.recording.log import DispatcherLog
@@ -316,7 +316,8 @@ class Replay:
         if judged:
             others = but_for(waits, found)
             every += others
-            others, left = _without_left_out(with_cause(others, self._leaves_out, limits, end), end)
+            others = with_cause(others, self._leaves_out, limits, end, self._passed_us)
+            others, left = _without_left_out(others, end)
             found += left
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
         self._unfinished = self._not_finished(every, found)
@@ -352,6 +353,10 @@ class Replay:
             sums = np.concatenate([[0], np.cumsum(window.num_messages[operations.ordinals], dtype=np.int64)])
             start = operations.start - operations.start[0]
             self._held_by.sent(operations.t_us[sent], sums[start[sent + 1]] - sums[start[sent]])
+
+    def _passed_us(self, wait: SampledWait) -> int:
+        position = wait.first_position or wait.positions[0]
+        return passed_us(self._audit.window, self._audit.scan, position, wait.from_t_us)
 
     def _as_of_us(self) -> int:
         """Return the moment as of which waits are judged: the end of a closed log, else of the interval."""

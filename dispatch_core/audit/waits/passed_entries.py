@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.columns import Ints
+from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
 from dispatch_core.audit.deliveries.scan import Scan
@@ -107,6 +108,20 @@ def _first_of_key_behind(
     sent_us = np.full(len(entries), NEVER_US, np.int64)
     sent_us[within] = times[least[at[within]] - of_entries[within] * len(times)]
     return sent_us
+
+
+def passed_us(window: LogWindow, scan: Scan, position: str, from_us: int) -> int:
+    """Return when an entry behind a position was sent first from a moment on, microseconds; ``NEVER_US`` = none was.
+
+    Deliveries within ``GRACE_US`` do not count: they may have been under way.
+    """
+    ledger, _, entry = position.rpartition(":")
+    ordinal = int(locate(window.ledger, window.entry, np.array([int(ledger)]), np.array([int(entry)]))[0])
+    if ordinal < 0:
+        return NEVER_US
+    deliveries = scan.deliveries
+    sent_us = window.op_t_us[deliveries[deliveries[:, ENTRY] > ordinal, OPERATION]]
+    return int(sent_us.min(initial=NEVER_US, where=sent_us >= from_us + GRACE_US))
 
 
 def first_sent_behind(window: LogWindow, scan: Scan, from_op: int = 0) -> npt.NDArray[np.int64]:
