@@ -165,6 +165,8 @@ class Replay:
             if after._deleted:
                 self._audit.clocks = ProducerClocks()
         self._is_first = after is None and not earlier
+        made_again = after is not None and after._deleted
+        self._later_load: bool = not (self._is_first or resumes or made_again)
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
@@ -213,6 +215,8 @@ class Replay:
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
             if self._skipped is not None:
+                named = None if checkpoint_state is None else checkpoint_state.checkpoint.mark_delete
+                self._skipped.later_load = self._later_load and named is None
                 overtaken = Overtaken.BY_ITS_KEY if self._skipped.by_rules else Overtaken.BY_ANY
                 profile = self._judge.profile
                 if profile is not None and profile.allow_out_of_order:

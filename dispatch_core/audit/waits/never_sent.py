@@ -21,6 +21,7 @@ from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
 from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import (
+    SLACK_US,
     begins_at_checkpoint,
     begins_us,
     clock_is_ahead,
@@ -78,12 +79,17 @@ class SkippedEntries:
     ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
     entries, so only entries that were acknowledged without having been sent are collected. ``compacted``: set it where the
     compacted topic was read. ``overtaken``: set it where entries that a move of the cursor passed are to be collected if
-    they had been overtaken by then (``passed_unsent``).
+    they had been overtaken by then (``passed_unsent``). ``later_load``: set it where another load of the topic came
+    before and no checkpoint says where the cursor stood when this one began.
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
         self.compacted = False
         self.overtaken = Overtaken.NEVER
+        self.later_load = False
+        self._load_joined_us = NEVER_US
+        self._lowest_of_load: tuple[int, int] | None = None  # position that was sent
+        self._highest_before: tuple[int, int] | None = None  # position that earlier loads sent
         self._certain = certain
         self.by_rules = by_rules
         self._first: int | None = None  # ordinal of the first entry that was for the subscription
@@ -105,6 +111,8 @@ class SkippedEntries:
         """Take the state after a batch. ``dropped``: number of entries that have left the window since the last call."""
         times = scan.times_sent
         sent = np.flatnonzero(times)
+        if self.later_load:
+            self._note_load(window, scan)
         self._highest = max(self._highest - dropped, int(sent[-1]) if len(sent) else -1)
         if self._first is None:
             first = first_of(window, scan)
@@ -134,6 +142,7 @@ class SkippedEntries:
         behind = np.arange(low, len(times)) >= self._highest
         published, known = window.publish_time_ms
         passed = settled_by_checkpoint(window, scan)
+        between = self._between_loads(window)
         if not window.first_op_of_state:
             never &= ~passed[low:]  # acknowledged before the log begins
         if (self.by_rules or window.checkpoint_state is not None) and not begins_at_checkpoint(window):
@@ -148,13 +157,42 @@ class SkippedEntries:
             if position in self._known:
                 continue
             key, entry = _described(window, ordinal, sent, int(passed_us[ordinal]), lost=bool(lost[ordinal]))
-            group = key, CURSOR_PASSED if passed[ordinal] else None
+            group = key, CURSOR_PASSED if passed[ordinal] or between[ordinal] else None
             if acknowledged[ordinal]:
                 self._known.add(position)
                 self._acknowledged[position] = ordinal
                 self._settled.setdefault(group, []).append(entry)
             else:
                 self._open.setdefault(group, []).append(entry)
+
+    def _note_load(self, window: LogWindow, scan: Scan) -> None:
+        """Note when the first consumer joined in this load, and the positions between which the cursor may have begun."""
+        begin = window.first_op_of_last_log
+        joined = begin + np.flatnonzero(window.op_code[begin:] == ADDED)
+        if len(joined):
+            self._load_joined_us = min(self._load_joined_us, int(window.op_t_us[joined[0]]))
+        of_load = scan.deliveries[:, OPERATION] >= begin
+        entries = scan.deliveries[:, ENTRY]
+        if of_load.any():
+            lowest = _place_of(window, int(entries[of_load].min()))
+            self._lowest_of_load = min(lowest, self._lowest_of_load or lowest)
+        if not of_load.all():
+            highest = _place_of(window, int(entries[~of_load].max()))
+            self._highest_before = max(highest, self._highest_before or highest)
+
+    def _between_loads(self, window: LogWindow) -> Mask:
+        """Mask the entries that the cursor may have passed between two loads: nothing before them was sent in this one.
+
+        They were stored by the time at which the first consumer joined, and earlier loads had sent nothing behind them.
+        """
+        if not self.later_load or self._lowest_of_load is None:
+            return np.zeros(len(window), np.bool_)
+        published, known = window.publish_time_ms
+        early = ~known | (1000 * published <= self._load_joined_us + SLACK_US)
+        before_load = _before(window, self._lowest_of_load)
+        if self._highest_before is not None:
+            before_load &= ~_before(window, self._highest_before)
+        return early & before_load
 
     def _not_by_compaction(self, window: LogWindow, scan: Scan) -> Mask:
         """Mask the entries that no compacted read left out; those that are settled already are described anew."""
@@ -318,6 +356,16 @@ class SkippedEntries:
             never_of_keys=((key, len(entries)),),
             never_keys=1,
         )
+
+
+def _place_of(window: LogWindow, ordinal: int) -> tuple[int, int]:
+    return int(window.ledger[ordinal]), int(window.entry[ordinal])
+
+
+def _before(window: LogWindow, place: tuple[int, int]) -> Mask:
+    ledger, entry = place
+    before: Mask = (window.ledger < ledger) | ((window.ledger == ledger) & (window.entry < entry))
+    return before
 
 
 def _place(position: str) -> tuple[int, int]:

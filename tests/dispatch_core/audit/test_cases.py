@@ -126,6 +126,7 @@ TRUTHS: Final = {
     "90-TRUE-loss-then-backlog-cleared-Failover": found("never_delivered"),
     "90-TRUE-loss-then-backlog-cleared-Shared": UNKNOWN,
     "91-TRUE-loss-long-before-entry-filter": found("never_delivered"),
+    "92-skipped-between-loads-Failover": UNKNOWN,
     "94-delayed-not-recorded": UNKNOWN,
     "ends-1h-after-midnight-more-lines-1h-later": found("stuck_consumer"),
     "ends-1h-after-midnight-nothing-more": found("stuck_consumer"),
