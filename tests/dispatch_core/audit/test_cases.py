@@ -127,6 +127,7 @@ TRUTHS: Final = {
     "90-TRUE-loss-then-backlog-cleared-Shared": UNKNOWN,
     "91-TRUE-loss-long-before-entry-filter": found("never_delivered"),
     "92-skipped-between-loads-Failover": UNKNOWN,
+    "93-TRUE-loss-then-deleted-Failover": found("never_delivered"),
     "94-delayed-not-recorded": UNKNOWN,
     "ends-1h-after-midnight-more-lines-1h-later": found("stuck_consumer"),
     "ends-1h-after-midnight-nothing-more": found("stuck_consumer"),
@@ -200,6 +201,14 @@ def test_what_goes_on_at_the_last_line_is_no_finding(name: str, capsys: pytest.C
     allowed = {*truth.verdicts, *(("PASS",) if "UNKNOWN" in truth.verdicts else ())}
     right = (verdict["verdict"] in allowed or assumed) and certain >= set(truth.certain)
     assert right != truth.wrong, (verdict["verdict"], [finding["explanation"] for finding in findings])
+
+
+def test_of_a_deleted_subscription_only_what_was_passed_over_is_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """5:8 and 5:9 were stored when nobody was connected any more."""
+    _verdict, findings = audited("93-TRUE-loss-then-deleted-Failover", capsys)
+    assert [found["positions"] for found in findings if found["kind"] == "never_delivered"] == [["5:1"]]
 
 
 @pytest.mark.parametrize("name", sorted(UNFINISHED))
