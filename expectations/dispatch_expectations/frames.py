@@ -354,9 +354,10 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "unordered": unordered,
         "policy": rule.name,
         "replay_missing": int(row.in_log and not row.states),
-        # As of the interval's end, over all intervals.
+        # As of the interval's end, over all intervals. A log that could not be put together has no line in its state.
         "never_recorded": int(
             bool(row.states)
+            and not row.in_log
             and all(not state["last_seq"] and state["last_t_us"] is None for state in row.states)
         ),
         "sent_in_log": row.sent_in_log,

@@ -366,6 +366,20 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
     assert "without a trace, reads are not compared" in result["persistent://t/n/user", "conformance"].reason
 
 
+def test_a_log_that_could_not_be_put_together_is_not_called_empty(tmp_path: Path) -> None:
+    day = Day()
+    who = day.dispatcher()
+    reason = "its log could not be put together: seq 1 stands twice and differs"
+    first("dispatcher_state", last_seq=0, decisions=0, exact=0, not_judged_reason=reason)(day, who)
+    drop("deliveries")(day, who)
+    drop("balance")(day, who)
+    result = judged(tmp_path, day)
+    for promise in ("per_key_order", "duplicate_delivery", "completeness", "conformance"):
+        verdict = result[TOPIC, promise]
+        assert (verdict.verdict, "no event" in verdict.reason) == ("UNKNOWN", False), promise
+        assert promise == "completeness" or reason in verdict.reason
+
+
 def test_thresholds_follow_the_topic(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(
