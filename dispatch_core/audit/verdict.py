@@ -63,7 +63,7 @@ NOTHING_RECORDED: Final = (
     "the log has a header and no event: there was nothing to judge; see that the recorder ran while the subscription was in "
     "use, and that its event files are among those given"
 )
-ROWS_LOST: Final = "unreadable rows may be of entries that were never sent: {value}"
+ROWS_LOST: Final = "unreadable rows may hide entries that were never sent, or events: {value}"
 _TOUCHES_BECAUSE: Final = {
     "log_gap": "lines of the log are missing",
     "unknown_position": "the message log lacks entries",
@@ -204,7 +204,7 @@ def verdicts(
     not replayed (``seen`` is ``None``).
 
     ``recorded``: its log has events at all. ``quarantined``: rows of its files that were lost. They break input quality, and
-    they may be of entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
+    they may hide entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
     out for a log that does not say what it records.
     """
     passed: Counter[str] = Counter()
