@@ -167,6 +167,7 @@ class Replay:
         self._is_first = after is None and not earlier
         made_again = after is not None and after._deleted
         self._later_load: bool = not (self._is_first or resumes or made_again)
+        self._loads_ended_us: int = _last_us(earlier) if after is None else after._last_line[1] or 0
         self._anomaly_rows = Rows(head, interval_start)
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
@@ -217,6 +218,7 @@ class Replay:
             if self._skipped is not None:
                 named = None if checkpoint_state is None else checkpoint_state.checkpoint.mark_delete
                 self._skipped.later_load = self._later_load and named is None
+                self._skipped.loads_ended_us = self._loads_ended_us
                 overtaken = Overtaken.BY_ITS_KEY if self._skipped.by_rules else Overtaken.BY_ANY
                 profile = self._judge.profile
                 if profile is not None and profile.allow_out_of_order:
@@ -450,6 +452,11 @@ def _goes_on(earlier: Sequence[DispatcherLog], after: Replay | None) -> bool:
 def _without_left_out(waits: Sequence[SampledWait], end: End) -> tuple[list[SampledWait], list[StallFinding]]:
     """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
     return [wait for wait in waits if wait.left_out_by is None], left_out(waits, end)
+
+
+def _last_us(logs: Sequence[DispatcherLog]) -> int:
+    """Return the time of the last line of logs, microseconds; 0 if they have none."""
+    return max((int(ints(log.events["t_us"], 0).max(initial=0)) for log in logs), default=0)
 
 
 def _not_replayed_from(in_force: BehaviourInForce) -> int:

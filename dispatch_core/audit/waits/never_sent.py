@@ -88,7 +88,7 @@ class SkippedEntries:
         self.overtaken = Overtaken.NEVER
         self.later_load = False
         self._load_joined_us = NEVER_US
-        self._loads_ended_us = 0  # last line of the loads before
+        self.loads_ended_us = 0  # last line of the loads before
         self._lowest_of_load: tuple[int, int] | None = None  # position that was sent
         self._highest_before: tuple[int, int] | None = None  # position that earlier loads sent
         self._certain = certain
@@ -169,8 +169,6 @@ class SkippedEntries:
     def _note_load(self, window: LogWindow, scan: Scan) -> None:
         """Note when the first consumer joined in this load, and the positions between which the cursor may have begun."""
         begin = window.first_op_of_last_log
-        if begin:
-            self._loads_ended_us = max(self._loads_ended_us, int(window.op_t_us[begin - 1]))
         joined = begin + np.flatnonzero(window.op_code[begin:] == ADDED)
         if len(joined):
             self._load_joined_us = min(self._load_joined_us, int(window.op_t_us[joined[0]]))
@@ -192,7 +190,7 @@ class SkippedEntries:
             return np.zeros(len(window), np.bool_)
         published, known = window.publish_time_ms
         early = 1000 * published <= self._load_joined_us + SLACK_US
-        early &= 1000 * published >= self._loads_ended_us - SLACK_US
+        early &= 1000 * published >= self.loads_ended_us - SLACK_US
         early |= ~known
         before_load = _before(window, self._lowest_of_load)
         if self._highest_before is not None:
