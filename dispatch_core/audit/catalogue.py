@@ -35,6 +35,10 @@ MAYBE_HANDOVER: Final = "maybe_handover"
 DOCUMENTED: Final = (ORDER_NOT_PROMISED, HANDOVER)
 #: Kinds behind whose first line a comparison with the rules proves nothing: something is missing, or cannot be.
 DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
+#: What may explain that decisions differ from the rules, where that is no finding.
+BY_LINES: Final = "lines that are missing or cannot be"
+BY_MOVE: Final = "a move of the cursor that the log may have no line of"
+BY_BEHAVIOUR: Final = "behaviour that the log cannot show"
 #: Why work waits.
 STALL_REASONS: Final = (
     "draining_hash",

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.catalogue import (
     BALANCE,
+    BY_LINES,
     CAUSES,
     COMPLETENESS,
     CONFORMANCE,
@@ -62,7 +63,7 @@ NOTHING_RECORDED: Final = (
     "the log has a header and no event: there was nothing to judge; see that the recorder ran while the subscription was in "
     "use, and that its event files are among those given"
 )
-ROWS_LOST: Final = "unreadable rows may be of entries that were never sent: {value}"
+ROWS_LOST: Final = "unreadable rows may hide entries that were never sent, or events: {value}"
 _TOUCHES_BECAUSE: Final = {
     "log_gap": "lines of the log are missing",
     "unknown_position": "the message log lacks entries",
@@ -120,7 +121,7 @@ class Seen:
         decisions: number of decisions that were compared with the rules.
         divergent: of these, the number that differ.
         uncertain: of these, the number that depend on what the log does not show.
-        doubted: the number of decisions that differ behind lines that are missing or cannot be.
+        doubted: the number of decisions that differ and prove nothing, because of what may explain them (``doubted_by``).
         not_judged: the reason why no decision was compared; ``None`` = some were.
         sent: number of deliveries.
         undelivered: number of entries that were stored and not sent, without a finding about them.
@@ -135,6 +136,7 @@ class Seen:
     sent: int
     undelivered: int
     balance: str | None
+    doubted_by: tuple[str, ...] = ()
 
     @classmethod
     def over(cls, loads: Sequence[Seen]) -> Seen:
@@ -153,6 +155,7 @@ class Seen:
             sent=sum(seen.sent for seen in loads),
             undelivered=loads[-1].undelivered,
             balance=None if None in unbalanced else unbalanced[-1],
+            doubted_by=tuple(dict.fromkeys(because for seen in loads for because in seen.doubted_by)),
         )
 
 
@@ -201,7 +204,7 @@ def verdicts(
     not replayed (``seen`` is ``None``).
 
     ``recorded``: its log has events at all. ``quarantined``: rows of its files that were lost. They break input quality, and
-    they may be of entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
+    they may hide entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
     out for a log that does not say what it records.
     """
     passed: Counter[str] = Counter()
@@ -356,7 +359,8 @@ def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) ->
     if not judged:
         return f"nothing was compared with the rules: {seen.not_judged}"
     if seen.doubted:
-        return f"{seen.doubted} decisions differ from the rules behind lines that are missing or cannot be"
+        because = " or ".join(seen.doubted_by or (BY_LINES,))
+        return f"{seen.doubted} decisions differ from the rules, which {because} may explain"
     percent = 100 * seen.uncertain / seen.decisions if seen.decisions else 0.0
     if percent > policy.uncertain_percent and seen.decisions >= policy.min_decisions:
         return f"{percent:.1f} % of {seen.decisions} decisions hang on an order that the log does not show"

@@ -18,7 +18,6 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import KIND_ORDER
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
-from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
 from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.unsent_entries import unexplained
@@ -225,7 +224,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         shown = bool(audit.anomalies.num_rows)
         found += [audit.anomalies] if shown else []
         if asked.rules:
-            seen.append(_seen(audit, log, asked.limits, assumptions))
+            seen.append(_seen(audit, log, asked.limits))
         recorded = recorded or log.events.num_rows > 0
         promises = []
         if last:
@@ -259,22 +258,21 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             earlier.add(log)
 
 
-def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits, assumptions: Assumptions) -> Seen:
+def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits) -> Seen:
     """Return the counts of the replay that verdicts rest on."""
     names = ["decisions", "divergent", "uncertain", "not_judged_reason", "entries_sent"]
     state = audit.state.select(names).to_pylist()[0]
     unsent = audit.waits["never_delivered"][0].as_py()
-    moved = CURSOR_MAY_HAVE_MOVED in audit.anomalies["reason"].to_pylist()
-    doubted = state["divergent"] if moved or assumptions.doubts("divergence", None) else audit.doubted
     return Seen(
         decisions=state["decisions"],
-        divergent=state["divergent"] - doubted,
+        divergent=state["divergent"] - audit.doubted,
         uncertain=state["uncertain"],
-        doubted=doubted,
+        doubted=audit.doubted,
         not_judged=state["not_judged_reason"],
         sent=state["entries_sent"],
         undelivered=unexplained(unsent, audit.anomalies, log.incarnation),
         balance=not_judged(audit.balance, limits),
+        doubted_by=audit.doubted_by,
     )
 
 

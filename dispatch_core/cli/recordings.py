@@ -298,4 +298,5 @@ def quarantined(recording: Recording) -> Quarantined:
         return NOTHING_QUARANTINED
     first = recording.quarantine.slice(0, 1).to_pylist()[0]
     line = "" if first["source_line"] is None else f":{first['source_line']}"
-    return Quarantined(recording.refused, f"{first['source_file']}{line}: {first['reason']}")
+    field = "" if first["field"] is None else f"{first['field']}: "
+    return Quarantined(recording.refused, f"{first['source_file']}{line}: {field}{first['reason']}")

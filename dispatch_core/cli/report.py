@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, Quarantined, Seen, overall, verdicts
@@ -156,7 +157,7 @@ def _report(
     from dispatch_core.report.page import page
     from dispatch_core.report.ring import changes_of
 
-    tables, doubted = _tables(logs, span, DEFAULT_LIMITS, complete=as_of.complete)
+    tables, doubts = _tables(logs, span, DEFAULT_LIMITS, complete=as_of.complete)
     judged = _as_of_note(logs, span, as_of)
     if span is None:
         span = _whole(logs)
@@ -166,9 +167,10 @@ def _report(
         tables["anomalies"],
         policy=Policy(),
         subscription_type=kind,
-        seen=_seen(tables, doubted, unsent),
+        seen=_seen(tables, doubts, unsent),
         recorded=any(log.events.num_rows for log in logs),
         quarantined=lost,
+        assumptions=Assumptions.of(logs[-1], DEFAULT_LIMITS.assume_absent),
     )
     verdict = overall(promises)
     reason = "; ".join(
@@ -200,8 +202,16 @@ def _report(
     return page(data), verdict
 
 
-def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
-    """The replay's counts over all incarnations; ``doubted``: differences that missing lines may explain."""
+@dataclass(slots=True)
+class _Doubts:
+    """Decisions that differ from the rules and prove nothing: their number, and what may explain them."""
+
+    decisions: int = 0
+    because: list[str] = field(default_factory=list)
+
+
+def _seen(tables: Mapping[str, pa.Table], doubts: _Doubts, unsent: int) -> Seen:
+    """The replay's counts over all incarnations."""
     from dispatch_core.audit.balance import not_judged
     from dispatch_core.audit.unsent_entries import unexplained
 
@@ -209,8 +219,9 @@ def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
     reasons = sorted({state["not_judged_reason"] for state in states if state["not_judged_reason"]})
     return Seen(
         decisions=sum(state["decisions"] for state in states),
-        divergent=sum(state["divergent"] for state in states) - doubted,
-        doubted=doubted,
+        divergent=sum(state["divergent"] for state in states) - doubts.decisions,
+        doubted=doubts.decisions,
+        doubted_by=tuple(dict.fromkeys(doubts.because)),
         uncertain=sum(state["uncertain"] for state in states),
         not_judged="; ".join(reasons) or None,
         sent=sum(state["entries_sent"] for state in states),
@@ -221,12 +232,12 @@ def _seen(tables: Mapping[str, pa.Table], doubted: int, unsent: int) -> Seen:
 
 def _tables(
     logs: Sequence[DispatcherLog], span: tuple[int, int] | None, limits: Limits, *, complete: bool
-) -> tuple[dict[str, pa.Table], int]:
-    """Result tables of all incarnations of a dispatcher, restricted to ``span``, and the number of doubted comparisons."""
+) -> tuple[dict[str, pa.Table], _Doubts]:
+    """Result tables of all incarnations of a dispatcher, restricted to ``span``, and the doubted comparisons."""
     from dispatch_core.replay.whole_log import audit_whole
 
     of_incarnations = []
-    doubted = 0
+    doubts = _Doubts()
     for number, log in enumerate(logs):
         until = None if span is None else span[1] - 1
         last = number == len(logs) - 1
@@ -235,12 +246,13 @@ def _tables(
         audit = audit_whole(
             log, earlier=logs[:number], limits=limits, as_of_us=until, closed=closed, last=last
         )
-        doubted += audit.doubted
+        doubts.decisions += audit.doubted
+        doubts.because += audit.doubted_by
         tables = {table: getattr(audit, name) for table, name in _TABLES}
         of_incarnations.append(tables if span is None else _of_interval(tables, log, span, limits))
     return {
         name: pa.concat_tables([tables[name] for tables in of_incarnations]) for name, _ in _TABLES
-    }, doubted
+    }, doubts
 
 
 def _goes_on(logs: Sequence[DispatcherLog], until_us: int | None) -> bool:

@@ -45,7 +45,7 @@ from dispatch_core.audit.waits.findings import End, but_for, never_delivered, st
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
-from dispatch_core.audit.waits.passed_entries import PassedEntries
+from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries, passed_us
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.errors import SnapshotError
@@ -156,6 +156,9 @@ class Replay:
             if after._deleted:
                 self._audit.clocks = ProducerClocks()
         self._is_first = after is None and not earlier
+        made_again = after is not None and after._deleted
+        self._later_load: bool = not (self._is_first or resumes or made_again)
+        self._loads_ended_us: int = _last_us(earlier) if after is None else after._last_line[1] or 0
         self._skipped: SkippedEntries | None = None
         self._passed = PassedEntries()
         #: Only Key_Shared keeps order by key.
@@ -259,6 +262,15 @@ class Replay:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
+            if self._skipped is not None:
+                named = None if checkpoint_state is None else checkpoint_state.checkpoint.mark_delete
+                self._skipped.later_load = self._later_load and named is None
+                self._skipped.loads_ended_us = self._loads_ended_us
+                overtaken = Overtaken.BY_ITS_KEY if self._skipped.by_rules else Overtaken.BY_ANY
+                profile = self._judge.profile
+                if profile is not None and profile.allow_out_of_order:
+                    overtaken = Overtaken.NEVER
+                self._skipped.overtaken = self._passed.overtaken = overtaken
         if self._skipped is not None:
             self._skipped.compacted = COMPACTED_READ in self._in_force.named()
         if self._mixed_keys is not None:
@@ -357,7 +369,8 @@ class Replay:
         if judged:
             others = but_for(waits, found)
             every += others
-            others, left = _without_left_out(with_cause(others, self._leaves_out, limits, end), end)
+            others = with_cause(others, self._leaves_out, limits, end, self._passed_us)
+            others, left = _without_left_out(others, end)
             found += left
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
         self._unfinished = self._not_finished(every, found)
@@ -393,6 +406,10 @@ class Replay:
             sums = np.concatenate([[0], np.cumsum(window.num_messages[operations.ordinals], dtype=np.int64)])
             start = operations.start - operations.start[0]
             self._held_by.sent(operations.t_us[sent], sums[start[sent + 1]] - sums[start[sent]])
+
+    def _passed_us(self, wait: SampledWait) -> int:
+        position = wait.first_position or wait.positions[0]
+        return passed_us(self._audit.window, self._audit.scan, position, wait.from_t_us)
 
     def _as_of_us(self) -> int:
         """Return the moment as of which waits are judged: the end of a closed log, else of the interval."""
@@ -482,6 +499,11 @@ def _goes_on(earlier: Sequence[DispatcherLog], after: Replay | None) -> bool:
 def _without_left_out(waits: Sequence[SampledWait], end: End) -> tuple[list[SampledWait], list[StallFinding]]:
     """Return waits without those whose entries a behaviour in force left out, and the findings of these."""
     return [wait for wait in waits if wait.left_out_by is None], left_out(waits, end)
+
+
+def _last_us(logs: Sequence[DispatcherLog]) -> int:
+    """Return the time of the last line of logs, microseconds; 0 if they have none."""
+    return max((int(ints(log.events["t_us"], 0).max(initial=0)) for log in logs), default=0)
 
 
 def _not_replayed_from(in_force: BehaviourInForce) -> int:

@@ -6,7 +6,7 @@ that the pipeline writes for an interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,7 +16,10 @@ import pyarrow.compute as pc
 
 from dispatch_core import tables
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, CONNECTED, active_times, failover_imbalances
+from dispatch_core.audit.assumptions import Assumptions
+from dispatch_core.audit.catalogue import BY_BEHAVIOUR, BY_LINES, BY_MOVE
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
+from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.unsent_entries import unsent_of
@@ -47,7 +50,7 @@ class WholeAudit:
     """Result tables of one log (schemas of ``dispatch_core.tables``).
 
     ``sampled_waits``: the waits behind ``blocked`` that are reported one by one. ``doubted``: decisions that differ from the
-    rules behind lines that are missing or cannot be; they are no findings.
+    rules and are no findings, because of what may explain them, ``doubted_by``.
 
     ``level``: "T" if every recorded decision was compared, "E" if deliveries were (docs/logs-without-trace.md), "" if the
     rules were not asked for. ``shortened``: the log is a trace, and too long for "T".
@@ -63,6 +66,7 @@ class WholeAudit:
     waits: pa.Table = field(repr=False)
     sampled_waits: tuple[SampledWait, ...] = field(repr=False)
     doubted: int
+    doubted_by: tuple[str, ...]
     level: str
     shortened: bool
 
@@ -108,7 +112,7 @@ def audit_whole(
         end = _moment(as_of_us + 1)
     trace = is_trace(log)
     waits: list[SampledWait] = []
-    doubted = 0
+    doubted, doubted_by = 0, tuple[str, ...]()
     shortened = rules and trace and _deliveries(log.events) > largest_trace
     if rules:
         found = replay(
@@ -124,7 +128,7 @@ def audit_whole(
             reported_waits=waits,
             tick_us=tick_us,
         )
-        doubted = divergence_findings.doubted(found["divergences"], found["anomalies"])
+        doubted, doubted_by = _doubted(found, Assumptions.of(log, limits.assume_absent))
     else:
         found = _without_rules(log, start, earlier, limits, last=last)
     return WholeAudit(
@@ -138,9 +142,24 @@ def audit_whole(
         waits=found["waits"],
         sampled_waits=tuple(waits),
         doubted=doubted,
+        doubted_by=doubted_by,
         level=("T" if trace and not shortened else "E") if rules else "",
         shortened=shortened,
     )
+
+
+def _doubted(found: Mapping[str, pa.Table], assumptions: Assumptions) -> tuple[int, tuple[str, ...]]:
+    """Count the decisions that differ from the rules and prove nothing, and say what may explain them."""
+    count = divergence_findings.doubted(found["divergences"], found["anomalies"])
+    because = [BY_LINES] if count else []
+    divergent = found["dispatcher_state"]["divergent"][0].as_py()
+    if CURSOR_MAY_HAVE_MOVED in found["anomalies"]["reason"].to_pylist():
+        because.append(BY_MOVE)
+    if assumptions.doubts("divergence", None):
+        because.append(BY_BEHAVIOUR)
+    if because and because != [BY_LINES]:
+        count = divergent
+    return count, tuple(because) if count else ()
 
 
 def _without_rules(

@@ -32,7 +32,7 @@ PROMISE: Final = Promise(
         Check(
             "doubted",
             UNKNOWN,
-            "decisions that differ from the rule after missing or invalid lines: {value} of {decisions}",
+            "decisions that differ from the rule, which {doubted_by} may explain: {value} of {decisions}",
             counts_findings=False,
         ),
         NEVER_RECORDED,

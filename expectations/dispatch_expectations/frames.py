@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.catalogue import DOUBTS, HANDOVER, ORDER_NOT_PROMISED
+from dispatch_core.audit.assumptions import UNLOGGED
+from dispatch_core.audit.catalogue import (
+    BY_BEHAVIOUR,
+    BY_LINES,
+    BY_MOVE,
+    DOUBTS,
+    HANDOVER,
+    ORDER_NOT_PROMISED,
+)
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, LOG_GAP
 from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations.balance import GATES
@@ -46,6 +54,8 @@ KEY: Final = ["cluster", "topic", "subscription"]
 NOBODY: Final[Dispatcher] = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
 #: Subscription types whose consumers get no promise of order and whose rule is not replayed.
 UNORDERED: Final = ("Shared",)
+#: Reasons of findings, and what then may explain decisions that differ from the rules.
+_DOUBTED_BY: Final = {LOG_GAP: BY_LINES, CURSOR_MAY_HAVE_MOVED: BY_MOVE, UNLOGGED: BY_BEHAVIOUR}
 #: Tables without which nothing can be judged.
 REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
@@ -74,6 +84,7 @@ class _Row:
     waits: list[dict[str, Any]] = field(default_factory=list)
     explained: int = 0
     doubted: int = 0
+    doubted_by: set[str] = field(default_factory=set)
     quarantined: int = 0
     first_quarantined: str = ""
 
@@ -89,6 +100,7 @@ def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) 
     rows: defaultdict[Dispatcher, _Row] = defaultdict(_Row)
     _read_log(warehouse, interval_start, rows)
     _read_replay(warehouse, interval_start, rows)
+    _count_lines_once(warehouse, interval_start, rows)
     _read_anomalies(warehouse, interval_start, rows)
     _read_doubted(warehouse, interval_start, rows)
     unaccounted = _rows_unaccounted(warehouse, interval_start)
@@ -165,6 +177,28 @@ def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Di
         rows[_dispatcher(group)].waits.append(group)
 
 
+def _count_lines_once(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+    """Count again what was sent in logs that say more of it than the replay, by their lines: a segment may stand twice."""
+    differing = {dispatcher for dispatcher, row in rows.items() if row.sent_in_log > row.delivered}
+    if not differing:
+        return
+    events = interval_dataset(warehouse, "consumer_events", interval_start)
+    line = [*KEY, "broker", "incarnation", "seq"]
+    topics = sorted({topic for _cluster, topic, _subscription in differing})
+    of_topics = pc.field("topic").isin(topics) & (pc.field("kind") == "sent")
+    parts = [
+        pa.Table.from_batches([batch])
+        for batch in _with_sent(read_batches(events, [*line, "kind", "positions"], of_topics), line)
+    ]
+    if not parts:
+        return
+    lines = pa.concat_tables(parts).group_by(line, use_threads=False).aggregate([("sent", "max")])
+    sums = lines.group_by(KEY, use_threads=False).aggregate([("sent_max", "sum")])
+    for group in sums.to_pylist():
+        if _dispatcher(group) in differing:
+            rows[_dispatcher(group)].sent_in_log = group["sent_max_sum"]
+
+
 def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     keys = [*KEY, "kind", "cause", "reason", "uncertain"]
@@ -197,17 +231,27 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
 
 
 def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
-    """Count decisions that differ after missing or invalid lines: they prove nothing and are no findings."""
+    """Count decisions that differ behind something that may explain them: they prove nothing and are no findings.
+
+    That is a line that is missing or cannot be, a move of the cursor, or behaviour that the log cannot show.
+    """
     logs = [*KEY, "incarnation"]
     anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     since: dict[tuple[Any, ...], int] = {}
+    because: defaultdict[tuple[Any, ...], set[str]] = defaultdict(set)
     # Of lines that an earlier interval lost, only reasons of findings say so.
-    doubts = pc.field("kind").isin(DOUBTS) | pc.field("reason").isin([CURSOR_MAY_HAVE_MOVED, LOG_GAP])
-    for batch in read_batches(anomalies, [*logs, "seqs"], doubts):
+    differs = pc.field("uncertain") & (pc.field("kind") == "divergence")
+    # A delivery after an acknowledgement that may be of a transaction says nothing of what the rules should have sent.
+    explained = pc.field("reason").isin([*_DOUBTED_BY]) & (pc.field("kind") != "duplicate_after_ack")
+    moved = pc.field("reason") == CURSOR_MAY_HAVE_MOVED
+    doubts = pc.field("kind").isin(DOUBTS) | explained | moved | differs
+    for batch in read_batches(anomalies, [*logs, "kind", "reason", "seqs"], doubts):
         for found in batch.to_pylist():
             log = tuple(found[name] for name in logs)
             if found["seqs"]:
                 since[log] = min([*found["seqs"], *([since[log]] if log in since else [])])
+                reason = LOG_GAP if found["kind"] in DOUBTS else found["reason"]
+                because[log].add(_DOUBTED_BY.get(reason, BY_BEHAVIOUR))
     if not since:
         return
     divergences = interval_dataset(warehouse, "divergences", interval_start)
@@ -215,7 +259,9 @@ def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[D
         for decision in batch.to_pylist():
             log = tuple(decision[name] for name in logs)
             if log in since and decision["seq"] >= since[log]:
-                rows[_dispatcher(decision)].doubted += 1
+                row = rows[_dispatcher(decision)]
+                row.doubted += 1
+                row.doubted_by |= because[log]
 
 
 def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
@@ -308,9 +354,10 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "unordered": unordered,
         "policy": rule.name,
         "replay_missing": int(row.in_log and not row.states),
-        # As of the interval's end, over all intervals.
+        # As of the interval's end, over all intervals. A log that could not be put together has no line in its state.
         "never_recorded": int(
             bool(row.states)
+            and not row.in_log
             and all(not state["last_seq"] and state["last_t_us"] is None for state in row.states)
         ),
         "sent_in_log": row.sent_in_log,
@@ -319,6 +366,7 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
         "decisions": decisions,
         "divergent": divergent - doubted,
         "doubted": doubted,
+        "doubted_by": " or ".join(because for because in _DOUBTED_BY.values() if because in row.doubted_by),
         "uncertain_percent": 100.0 * uncertain / decisions if decisions else 0.0,
         "not_judged": len(unjudged),
         # Only a trace has the rounds of the deliveries.

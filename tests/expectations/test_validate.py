@@ -167,6 +167,27 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         "UNKNOWN",
         "no event: there was nothing to judge",
     ),
+    "a segment that stands twice": (
+        lambda day, who: [
+            day.add("consumer_events", **(line | {"source_file": "landing/orders/trace-copy.jsonl"}))
+            for line in day.of("consumer_events", who)
+        ],
+        "per_key_order",
+        "PASS",
+        "",
+    ),
+    "a segment that stands twice, of which a delivery is missing": (
+        both(
+            lambda day, who: [
+                day.add("consumer_events", **(line | {"source_file": "landing/orders/trace-copy.jsonl"}))
+                for line in day.of("consumer_events", who)
+            ],
+            drop("deliveries", 1),
+        ),
+        "per_key_order",
+        "UNKNOWN",
+        "did not reach the audit: 1 of 3",
+    ),
     "quiet day": (
         both(
             drop("consumer_events"),
@@ -186,7 +207,37 @@ CASES: dict[str, tuple[Spoil, str, str, str]] = {
         ),
         "conformance",
         "UNKNOWN",
-        "after missing or invalid lines: 1 of 100",
+        "which lines that are missing or cannot be may explain: 1 of 100",
+    ),
+    "divergent by unlogged behaviour": (
+        both(
+            state(divergent=2),
+            finding("divergence", uncertain=True, reason="dispatch", seqs=[5]),
+            lambda day, who: [day.add("divergences", **who, **DIFFERS, seq=seq) for seq in (5, 6)],
+        ),
+        "conformance",
+        "UNKNOWN",
+        "which behaviour that the log cannot show may explain: 2 of 100",
+    ),
+    "divergent behind a loss by unlogged behaviour": (
+        both(
+            state(divergent=1),
+            finding("never_delivered", uncertain=True, reason="unlogged_behaviour", seqs=[4, 9]),
+            lambda day, who: day.add("divergences", **who, **DIFFERS, seq=5),
+        ),
+        "conformance",
+        "UNKNOWN",
+        "which behaviour that the log cannot show may explain: 1 of 100",
+    ),
+    "divergent beside an acknowledgement of a transaction": (
+        both(
+            state(divergent=1),
+            finding("duplicate_after_ack", uncertain=True, reason="unlogged_behaviour", seqs=[4, 5]),
+            lambda day, who: day.add("divergences", **who, **DIFFERS, seq=5),
+        ),
+        "conformance",
+        "FAIL",
+        "differ from the rule: 1 of 100",
     ),
     "divergent before a gap": (
         both(
@@ -313,6 +364,20 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
         ("worse", "conformance"): "FAIL",
     }
     assert "without a trace, reads are not compared" in result["persistent://t/n/user", "conformance"].reason
+
+
+def test_a_log_that_could_not_be_put_together_is_not_called_empty(tmp_path: Path) -> None:
+    day = Day()
+    who = day.dispatcher()
+    reason = "its log could not be put together: seq 1 stands twice and differs"
+    first("dispatcher_state", last_seq=0, decisions=0, exact=0, not_judged_reason=reason)(day, who)
+    drop("deliveries")(day, who)
+    drop("balance")(day, who)
+    result = judged(tmp_path, day)
+    for promise in ("per_key_order", "duplicate_delivery", "completeness", "conformance"):
+        verdict = result[TOPIC, promise]
+        assert (verdict.verdict, "no event" in verdict.reason) == ("UNKNOWN", False), promise
+        assert promise == "completeness" or reason in verdict.reason
 
 
 def test_thresholds_follow_the_topic(tmp_path: Path) -> None:

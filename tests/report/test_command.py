@@ -9,7 +9,8 @@ import pytest
 
 from dispatch_core.cli.main import main
 
-SAMPLES = Path(__file__).resolve().parents[1] / "data" / "recordings"
+DATA = Path(__file__).resolve().parents[1] / "data"
+SAMPLES = DATA / "recordings"
 CLEAN = SAMPLES / "4.2.4" / "designed-drain-one-by-one-ch"
 
 
@@ -43,6 +44,18 @@ def test_a_report_per_recording_is_written_where_the_output_says(
     # The same log gives the same bytes.
     assert main(arguments) == 0
     assert report.read_text("utf-8") == text
+
+
+def test_what_the_log_cannot_show_is_as_uncertain_as_in_the_audit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A delayed message, of which the recorder writes nothing, makes decisions differ from the rules."""
+    assert (
+        main(["report", str(DATA / "cases" / "94-delayed-not-recorded"), "--out", str(tmp_path), "--json"])
+        == 2
+    )
+    (line,) = written(capsys)
+    assert line["verdict"] == "UNKNOWN"
 
 
 def test_an_interval_shows_what_lies_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from dispatch_core.audit.deliveries.window import LogWindow
 
 #: Difference that is possible between producers' clocks and the broker's without any entry showing it, microseconds. It
 #: matters if the topic has a past: entries that are older than the join.
-_SLACK_US: Final = 50_000
+SLACK_US: Final = 50_000
 #: Publish times are whole milliseconds.
 _ROUNDED_US: Final = 1_000
 
@@ -45,7 +45,7 @@ def begins_us(window: LogWindow, scan: Scan, before: int) -> int | None:
     earliest_us = int(window.op_t_us[joined[0]]) - _ROUNDED_US + ahead_us
     if (1000 * published[:before] >= earliest_us)[window.stored[:before] & known[:before]].all():
         return earliest_us
-    return earliest_us + _ROUNDED_US + _SLACK_US
+    return earliest_us + _ROUNDED_US + SLACK_US
 
 
 def settled_by_checkpoint(window: LogWindow, scan: Scan) -> Mask:
@@ -69,7 +69,7 @@ def clock_is_ahead(window: LogWindow, scan: Scan, before: int) -> Mask:
     if not len(scan.deliveries):
         return np.zeros(before, np.bool_)
     first_us = int(window.op_t_us[scan.deliveries[:, OPERATION]].min())
-    return known[:before] & (1000 * published[:before] > first_us + _SLACK_US)
+    return known[:before] & (1000 * published[:before] > first_us + SLACK_US)
 
 
 def perhaps_for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
@@ -94,7 +94,7 @@ def latest_join_us(published_us: int, lag_us: int) -> int | None:
     >>> latest_join_us(11_000_000, 2_000_000), latest_join_us(11_000_000, 20_000)
     (13001000, None)
     """
-    return None if 0 <= lag_us <= _SLACK_US else published_us + lag_us + _ROUNDED_US
+    return None if 0 <= lag_us <= SLACK_US else published_us + lag_us + _ROUNDED_US
 
 
 def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
@@ -107,7 +107,7 @@ def for_subscription(window: LogWindow, scan: Scan, before: int) -> Mask:
         return window.stored[:before] & ~settled_by_checkpoint(window, scan)[:before]
     since_us = begins_us(window, scan, before) if before else None
     lag_us = scan.least_lag_us
-    if since_us is None or (lag_us is not None and lag_us < -_SLACK_US):
+    if since_us is None or (lag_us is not None and lag_us < -SLACK_US):
         return np.zeros(before, np.bool_)
     published, known = window.publish_time_ms
     since = known[:before] & (1000 * published[:before] >= since_us)

@@ -197,15 +197,47 @@ def never_delivered(
 
 
 def but_for(waits: Iterable[SampledWait], found: Iterable[Finding]) -> list[SampledWait]:
-    """Return ``waits`` without those that go on at the end and whose entries are all ``never_delivered`` in ``found``."""
+    """Return ``waits`` without those that go on at the end and whose entries are all ``never_delivered`` in ``found``.
+
+    If a rule holds others of its entries, such a wait goes on for these alone.
+    """
     reported = {
         position for finding in found if finding.kind == "never_delivered" for position in finding.positions
     }
     return [
-        wait
+        wait if wait.until_seq is not None or wait.reason is None else _without(wait, reported)
         for wait in _gone_on(list(waits), reported)
         if wait.until_seq is not None or not wait.positions or not reported.issuperset(wait.positions)
     ]
+
+
+def _without(wait: SampledWait, reported: Set[str]) -> SampledWait:
+    """Return a wait without entries that are reported already.
+
+    Example: 5:12 was passed over, then the last consumer left, and 5:40 was stored. Both wait, but 5:40 for a consumer.
+    """
+    left = [at for at, position in enumerate(wait.positions) if position not in reported]
+    gone = len(wait.positions) - len(left)
+    if not gone:
+        return wait
+    gone_of_key = Counter(
+        key for position, key in zip(wait.positions, wait.keys, strict=False) if position in reported
+    )
+    of_keys = tuple((key, count - gone_of_key[key]) for key, count in wait.never_of_keys)
+    never_sent = max(wait.never_sent - gone, 0)
+    return replace(
+        wait,
+        first_position=wait.positions[left[0]],
+        positions=tuple(wait.positions[at] for at in left),
+        keys=tuple(wait.keys[at] for at in left) if wait.keys else (),
+        published=tuple(wait.published[at] for at in left) if wait.published else (),
+        entries=max(wait.entries - gone, len(left)),
+        messages=max(wait.messages - gone, len(left)),
+        never_sent=never_sent,
+        never_passed=min(wait.never_passed, never_sent),
+        never_of_keys=tuple((key, count) for key, count in of_keys if count > 0),
+        never_keys=wait.never_keys - sum(count <= 0 for _, count in of_keys),
+    )
 
 
 def _gone_on(waits: list[SampledWait], reported: Set[str]) -> list[SampledWait]:

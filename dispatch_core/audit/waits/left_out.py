@@ -8,7 +8,7 @@ the entry may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import counted, plural
 from dispatch_core.audit.waits.findings import End
-from dispatch_core.audit.waits.tracker import COMPACTED_READ, MOST_POSITIONS, SampledWait
+from dispatch_core.audit.waits.tracker import COMPACTED_READ, LIMIT_LATE, MOST_POSITIONS, SampledWait
 from dispatch_core.times import clock
 
 __all__ = ["COMPACTED_READ", "LEAVE_OUT", "left_out", "left_out_by", "with_cause"]
@@ -38,15 +38,33 @@ def left_out_by(in_force: BehaviourInForce, from_us: int, until_us: int) -> str 
 
 
 def with_cause(
-    waits: Sequence[SampledWait], in_force: BehaviourInForce, limits: Limits, end: End
+    waits: Sequence[SampledWait],
+    in_force: BehaviourInForce,
+    limits: Limits,
+    end: End,
+    passed_us: Callable[[SampledWait], int],
 ) -> list[SampledWait]:
-    """Name the behaviour that left out the entries of waits that go on at the end, of those that are old enough."""
+    """Name the behaviour that left out the entries of waits that go on at the end, of those that are old enough.
+
+    ``passed_us``: when a later entry than the first of a wait was sent, microseconds. If no rule ever held the first one,
+    the broker had read it by then and sent it to nobody: what came into force later did not leave it out.
+    """
     if not LEAVE_OUT.keys() & in_force.named():
         return list(waits)
     named = []
+    earliest = in_force.at_the_earliest()
     for wait in waits:
         if wait.until_seq is None and wait.never_sent and wait.positions and wait.left_out_by is None:
-            what = left_out_by(in_force, wait.from_t_us, end.as_of_us)
+            never_held = all(reason is None or reason in LEAVE_OUT for reason, _ in wait.shares)
+            until_us = min(passed_us(wait), end.as_of_us) if never_held else end.as_of_us
+            what = left_out_by(in_force, wait.from_t_us, until_us)
+            if what is None and never_held:
+                # A behaviour that came into force behind the moment does not hold it either.
+                free = ((None, wait.waited_us),)
+                wait = replace(wait, reason=None, shares=free, limited=False, maybe_limited=False)  # noqa: PLW2901
+            if what is None and left_out_by(earliest, wait.from_t_us, until_us) is not None:
+                named.append(replace(wait, uncertain=True, doubt=LIMIT_LATE))
+                continue
             replaced = what != COMPACTED_READ or not wait.never_passed
             if what is not None and not replaced:
                 named.append(replace(wait, uncertain=True, doubt=COMPACTED_READ))

@@ -21,6 +21,7 @@ from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
 from dispatch_core.audit.deliveries.operations import ADDED
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import (
+    SLACK_US,
     begins_at_checkpoint,
     begins_us,
     clock_is_ahead,
@@ -34,7 +35,12 @@ from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.waits.compaction import not_by_compaction
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, left_out_by
-from dispatch_core.audit.waits.passed_entries import passed_unsent
+from dispatch_core.audit.waits.passed_entries import (
+    NEVER_US,
+    Overtaken,
+    first_sent_behind,
+    passed_unsent,
+)
 from dispatch_core.audit.waits.tracker import (
     CLOCKS_DIFFER,
     CURSOR_PASSED,
@@ -44,7 +50,6 @@ from dispatch_core.audit.waits.tracker import (
     SampledWait,
 )
 
-_NEVER_US: Final = np.iinfo(np.int64).max
 #: Entries before the first one that was sent of which each is remembered; there may be millions.
 _MOST_EARLY: Final = 1_000
 
@@ -73,13 +78,21 @@ class SkippedEntries:
 
     ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
     entries, so only entries that were acknowledged without having been sent are collected. ``compacted``: set it where the
-    compacted topic was read.
+    compacted topic was read. ``overtaken``: set it where entries that a move of the cursor passed are to be collected if
+    they had been overtaken by then (``passed_unsent``). ``later_load``: set it where another load of the topic came
+    before and no checkpoint says where the cursor stood when this one began.
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
         self.compacted = False
+        self.overtaken = Overtaken.NEVER
+        self.later_load = False
+        self._load_joined_us = NEVER_US
+        self.loads_ended_us = 0  # last line of the loads before
+        self._lowest_of_load: tuple[int, int] | None = None  # position that was sent
+        self._highest_before: tuple[int, int] | None = None  # position that earlier loads sent
         self._certain = certain
-        self._by_rules = by_rules
+        self.by_rules = by_rules
         self._first: int | None = None  # ordinal of the first entry that was for the subscription
         self._highest = -1
         self._begins_us: int | None = None  # the subscription
@@ -89,8 +102,8 @@ class SkippedEntries:
         self._open: dict[_Group, list[_Entry]] = {}
         # By ledger and entry: perhaps for the subscription; with True if the producer's clock is known to be ahead.
         self._early: dict[tuple[int, int], tuple[Key | None, _Entry, bool]] = {}
-        self._joined_us = _NEVER_US
-        self._least_lag_us = _NEVER_US  # of deliveries
+        self._joined_us = NEVER_US
+        self._least_lag_us = NEVER_US  # of deliveries
         self._committed = Committed()
         self._known: set[str] = set()
         self._acknowledged: dict[str, int] = {}  # ordinals of what is settled, while they are in the window
@@ -99,6 +112,8 @@ class SkippedEntries:
         """Take the state after a batch. ``dropped``: number of entries that have left the window since the last call."""
         times = scan.times_sent
         sent = np.flatnonzero(times)
+        if self.later_load:
+            self._note_load(window, scan)
         self._highest = max(self._highest - dropped, int(sent[-1]) if len(sent) else -1)
         if self._first is None:
             first = first_of(window, scan)
@@ -120,29 +135,30 @@ class SkippedEntries:
         low = self._first
         acknowledged = scan.acknowledged_by >= 0
         never = (times[low:] == 0) & window.stored[low:]
-        if self._by_rules:
+        if self.by_rules:
             never &= acknowledged[low:]
         if not never.any():
             return
-        never &= ~passed_unsent(window, scan)[low:]
+        never &= ~passed_unsent(window, scan, self.overtaken)[low:]
         behind = np.arange(low, len(times)) >= self._highest
         published, known = window.publish_time_ms
         passed = settled_by_checkpoint(window, scan)
+        between = self._between_loads(window)
         if not window.first_op_of_state:
             never &= ~passed[low:]  # acknowledged before the log begins
-        if (self._by_rules or window.checkpoint_state is not None) and not begins_at_checkpoint(window):
+        if (self.by_rules or window.checkpoint_state is not None) and not begins_at_checkpoint(window):
             # What is older may have been sent before the log begins.
-            never &= known[low:] & (1000 * published[low:] >= (self._begins_us or _NEVER_US))
-        if not self._by_rules:
+            never &= known[low:] & (1000 * published[low:] >= (self._begins_us or NEVER_US))
+        if not self.by_rules:
             never &= ~behind
-        passed_us = _first_sent_behind(window, scan) if never.any() else _NO_TIMES
+        passed_us = first_sent_behind(window, scan) if never.any() else _NO_TIMES
         lost = self._not_by_compaction(window, scan)
         for ordinal in (low + np.flatnonzero(never)).tolist():
             position = window.position(ordinal)
             if position in self._known:
                 continue
             key, entry = _described(window, ordinal, sent, int(passed_us[ordinal]), lost=bool(lost[ordinal]))
-            group = key, CURSOR_PASSED if passed[ordinal] else None
+            group = key, CURSOR_PASSED if passed[ordinal] or between[ordinal] else None
             if acknowledged[ordinal]:
                 self._known.add(position)
                 self._acknowledged[position] = ordinal
@@ -150,13 +166,44 @@ class SkippedEntries:
             else:
                 self._open.setdefault(group, []).append(entry)
 
+    def _note_load(self, window: LogWindow, scan: Scan) -> None:
+        """Note when the first consumer joined in this load, and the positions between which the cursor may have begun."""
+        begin = window.first_op_of_last_log
+        joined = begin + np.flatnonzero(window.op_code[begin:] == ADDED)
+        if len(joined):
+            self._load_joined_us = min(self._load_joined_us, int(window.op_t_us[joined[0]]))
+        of_load = scan.deliveries[:, OPERATION] >= begin
+        entries = scan.deliveries[:, ENTRY]
+        if of_load.any():
+            lowest = _place_of(window, int(entries[of_load].min()))
+            self._lowest_of_load = min(lowest, self._lowest_of_load or lowest)
+        if not of_load.all():
+            highest = _place_of(window, int(entries[~of_load].max()))
+            self._highest_before = max(highest, self._highest_before or highest)
+
+    def _between_loads(self, window: LogWindow) -> Mask:
+        """Mask the entries that the cursor may have passed between two loads: nothing before them was sent in this one.
+
+        They were stored between the last line of the load before and the time at which the first consumer joined.
+        """
+        if not self.later_load or self._lowest_of_load is None:
+            return np.zeros(len(window), np.bool_)
+        published, known = window.publish_time_ms
+        early = 1000 * published <= self._load_joined_us + SLACK_US
+        early &= 1000 * published >= self.loads_ended_us - SLACK_US
+        early |= ~known
+        before_load = _before(window, self._lowest_of_load)
+        if self._highest_before is not None:
+            before_load &= ~_before(window, self._highest_before)
+        return early & before_load
+
     def _not_by_compaction(self, window: LogWindow, scan: Scan) -> Mask:
         """Mask the entries that no compacted read left out; those that are settled already are described anew."""
         if not self.compacted:
             return np.zeros(len(window), np.bool_)
         lost = not_by_compaction(window, scan)
         sent = np.flatnonzero(scan.times_sent)
-        passed_us = _first_sent_behind(window, scan) if self._acknowledged else _NO_TIMES
+        passed_us = first_sent_behind(window, scan) if self._acknowledged else _NO_TIMES
         for entries in self._settled.values():
             for at, entry in enumerate(entries):
                 ordinal = self._acknowledged.get(entry.position)
@@ -183,7 +230,7 @@ class SkippedEntries:
         if not self._early:
             return
         lag_us = scan.least_lag_us
-        self._least_lag_us = min(self._least_lag_us, _NEVER_US if lag_us is None else lag_us)
+        self._least_lag_us = min(self._least_lag_us, NEVER_US if lag_us is None else lag_us)
         ordinals = locate(window.ledger, window.entry, *np.array([*self._early], np.int64).T)
         was_sent = (ordinals >= 0) & (scan.times_sent[ordinals] > 0)
         self._early = {
@@ -314,25 +361,26 @@ class SkippedEntries:
         )
 
 
+def _place_of(window: LogWindow, ordinal: int) -> tuple[int, int]:
+    return int(window.ledger[ordinal]), int(window.entry[ordinal])
+
+
+def _before(window: LogWindow, place: tuple[int, int]) -> Mask:
+    ledger, entry = place
+    before: Mask = (window.ledger < ledger) | ((window.ledger == ledger) & (window.entry < entry))
+    return before
+
+
 def _place(position: str) -> tuple[int, int]:
     ledger, _, entry = position.rpartition(":")
     return int(ledger), int(entry)
-
-
-def _first_sent_behind(window: LogWindow, scan: Scan) -> npt.NDArray[np.int64]:
-    """Return for each entry when the first entry behind it was sent, microseconds; ``_NEVER_US`` = none was."""
-    first_us = np.full(len(window) + 1, _NEVER_US, np.int64)
-    deliveries = scan.deliveries
-    np.minimum.at(first_us, deliveries[:, ENTRY], window.op_t_us[deliveries[:, OPERATION]])
-    behind: npt.NDArray[np.int64] = np.minimum.accumulate(first_us[::-1])[::-1]
-    return behind[1:]
 
 
 def _described(
     window: LogWindow,
     ordinal: int,
     sent: npt.NDArray[np.intp],
-    passed_us: int = _NEVER_US,
+    passed_us: int = NEVER_US,
     *,
     lost: bool = False,
 ) -> tuple[Key | None, _Entry]:

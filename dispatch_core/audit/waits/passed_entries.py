@@ -2,23 +2,30 @@
 
 They are no loss: one finding ``skipped`` for each move counts them by what moved the cursor. A move that passed only entries
 which had been sent and were not acknowledged is listed too.
+
+An entry that had been overtaken by then was lost before the move. Example: 5:12 is stored and never sent, 5:13 and what
+follows is sent, and an administrator clears the backlog. Such an entry is not counted here, but ``never_delivered``
+(``Overtaken``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.columns import Ints
+from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.findings import Finding
+from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.lists import counted
-from dispatch_core.audit.waits.tracker import MOST_POSITIONS
+from dispatch_core.audit.waits.tracker import GRACE_US, MOST_POSITIONS
 from dispatch_core.times import clock
 
 #: What moved the cursor, in sentences.
@@ -32,13 +39,102 @@ MOVED_BY: Final[Mapping[str, str]] = {
 }
 
 
-def passed_unsent(window: LogWindow, scan: Scan) -> npt.NDArray[np.bool_]:
-    """Mask the entries of the window that a move passed before they were ever sent."""
+#: No entry behind was sent.
+NEVER_US: Final = np.iinfo(np.int64).max
+
+
+class Overtaken(Enum):
+    """The entries behind an entry of which one was sent before it, where it must have been passed over."""
+
+    NEVER = "never"  # a rule may have held it: what was sent shows nothing
+    BY_ANY = "any"
+    BY_ITS_KEY = "key"  # rules may hold single keys
+
+
+def passed_unsent(
+    window: LogWindow, scan: Scan, overtaken: Overtaken = Overtaken.NEVER
+) -> npt.NDArray[np.bool_]:
+    """Mask the entries of the window that a move passed before they were ever sent, but for those passed over before."""
     if not window.moved_by:
         return np.zeros(len(scan.times_sent), np.bool_)
     by_move = np.isin(scan.acknowledged_by, np.array([*window.moved_by], np.int32))
     passed: npt.NDArray[np.bool_] = (scan.times_sent == 0) & by_move & window.stored
+    if overtaken is not Overtaken.NEVER and passed.any():
+        passed &= ~_overtaken_before(window, scan, passed, by_key=overtaken is Overtaken.BY_ITS_KEY)
     return passed
+
+
+def _overtaken_before(
+    window: LogWindow, scan: Scan, passed: npt.NDArray[np.bool_], *, by_key: bool
+) -> npt.NDArray[np.bool_]:
+    """Mask those of the ``passed`` entries that had been overtaken for longer than ``GRACE_US`` when they were passed.
+
+    What was sent before the move before does not count: that may have moved the cursor back.
+    """
+    published, known = window.publish_time_ms
+    owed_us = np.maximum(np.where(known, 1000 * published, 0), window.due_us)
+    found = np.zeros_like(passed)
+    moves = sorted(window.moved_by)
+    for before, move in zip([0, *moves], moves, strict=False):
+        members = np.flatnonzero(passed & (scan.acknowledged_by == move))
+        latest_us = int(window.op_t_us[move]) - GRACE_US
+        sent_us = first_sent_behind(window, scan, before)[members]
+        members = members[np.maximum(sent_us, owed_us[members]) < latest_us]
+        if by_key and len(members):
+            sent_us = _first_of_key_behind(window, scan, members, before)
+            members = members[np.maximum(sent_us, owed_us[members]) < latest_us]
+        found[members] = True
+    return found
+
+
+def _first_of_key_behind(
+    window: LogWindow, scan: Scan, entries: npt.NDArray[np.intp], from_op: int
+) -> npt.NDArray[np.int64]:
+    """Return for each of ``entries`` when one of its key behind it was sent first, microseconds; ``NEVER_US`` = none was."""
+    deliveries = scan.deliveries[scan.deliveries[:, OPERATION] >= from_op]
+    keys = window.entry_key[deliveries[:, ENTRY]].astype(np.int64)
+    deliveries, keys = deliveries[keys >= 0], keys[keys >= 0]
+    size = len(window)
+    places = keys * size + deliveries[:, ENTRY]
+    order = np.argsort(places, kind="stable")
+    places, keys = places[order], keys[order]
+    times, ranks = np.unique(window.op_t_us[deliveries[order, OPERATION]], return_inverse=True)
+    # From the last place of a key to its first: keys with higher numbers have higher ranks, and lower no rank.
+    least = np.minimum.accumulate((keys * len(times) + ranks)[::-1])[::-1]
+    of_entries = window.entry_key[entries].astype(np.int64)
+    at = np.searchsorted(places, of_entries * size + entries, side="right")
+    within = (of_entries >= 0) & (at < len(places))
+    within[within] = keys[at[within]] == of_entries[within]
+    sent_us = np.full(len(entries), NEVER_US, np.int64)
+    sent_us[within] = times[least[at[within]] - of_entries[within] * len(times)]
+    return sent_us
+
+
+def passed_us(window: LogWindow, scan: Scan, position: str, from_us: int) -> int:
+    """Return when an entry behind a position was sent first from a moment on, microseconds; ``NEVER_US`` = none was.
+
+    Deliveries within ``GRACE_US`` do not count: they may have been under way.
+    """
+    ledger, _, entry = position.rpartition(":")
+    ordinal = int(locate(window.ledger, window.entry, np.array([int(ledger)]), np.array([int(entry)]))[0])
+    if ordinal < 0:
+        return NEVER_US
+    deliveries = scan.deliveries
+    sent_us = window.op_t_us[deliveries[deliveries[:, ENTRY] > ordinal, OPERATION]]
+    return int(sent_us.min(initial=NEVER_US, where=sent_us >= from_us + GRACE_US))
+
+
+def first_sent_behind(window: LogWindow, scan: Scan, from_op: int = 0) -> npt.NDArray[np.int64]:
+    """Return for each entry when the first entry behind it was sent, microseconds; ``NEVER_US`` = none was.
+
+    ``from_op``: deliveries before this operation do not count.
+    """
+    first_us = np.full(len(window) + 1, NEVER_US, np.int64)
+    deliveries = scan.deliveries
+    deliveries = deliveries[deliveries[:, OPERATION] >= from_op]
+    np.minimum.at(first_us, deliveries[:, ENTRY], window.op_t_us[deliveries[:, OPERATION]])
+    behind: npt.NDArray[np.int64] = np.minimum.accumulate(first_us[::-1])[::-1]
+    return behind[1:]
 
 
 @dataclass(slots=True)
@@ -52,9 +148,13 @@ class _Move:
 
 
 class PassedEntries:
-    """Collect what each move passed: call ``look`` after each batch, then ``findings``."""
+    """Collect what each move passed: call ``look`` after each batch, then ``findings``.
+
+    ``overtaken``: see ``passed_unsent``.
+    """
 
     def __init__(self) -> None:
+        self.overtaken = Overtaken.NEVER
         self._moves: dict[int, _Move] = {}  # by line
         self._begin: tuple[int, int] | None = None  # the lowest position that was sent
 
@@ -66,7 +166,7 @@ class PassedEntries:
             self._begin = first if self._begin is None else min(self._begin, first)
         if not window.moved_by:
             return
-        passed = passed_unsent(window, scan)
+        passed = passed_unsent(window, scan, self.overtaken)
         ops = scan.acknowledged_by
         low = (int(window.ledger[0]), int(window.entry[0])) if len(window) else (0, 0)
         for op, by in window.moved_by.items():

@@ -299,7 +299,7 @@ def judged(folder: Path) -> tuple[str, set[str], set[str]]:
         audit = audit_whole(log, earlier=recording.logs[:number], closed=False, last=last)
         rows += audit.anomalies.to_pylist()
         assumptions = Assumptions.of(log, None)
-        seen = _seen(audit, log, DEFAULT_LIMITS, assumptions)
+        seen = _seen(audit, log, DEFAULT_LIMITS)
         kind = str(log.header["subscription_type"])
         promises += verdicts(audit.anomalies, subscription_type=kind, seen=seen, assumptions=assumptions)
     verdict = overall(promises)

@@ -166,7 +166,7 @@ def test_what_the_rules_prove_decides_its_promise(kind: str, promise: str, verdi
     [
         ({"undelivered": 3}, "completeness", "stored entries that were not sent, and no finding says why: 3"),
         ({"uncertain": 6}, "conformance", "6.0 % of 100 decisions"),
-        ({"doubted": 2}, "conformance", "2 decisions differ from the rules behind lines"),
+        ({"doubted": 2}, "conformance", "2 decisions differ from the rules, which lines"),
         ({"decisions": 0}, "conformance", "none of 100 deliveries"),
     ],
 )
@@ -235,7 +235,9 @@ def test_rows_that_could_not_be_read_fail_input_quality_and_leave_loss_open() ->
     assert (
         result["input_quality"].reason == "unreadable rows, quarantined: 3; first: messages.jsonl:8: a reason"
     )
-    assert result["completeness"].reason == "unreadable rows may be of entries that were never sent: 3"
+    assert (
+        result["completeness"].reason == "unreadable rows may hide entries that were never sent, or events: 3"
+    )
 
 
 def test_a_verdict_names_the_assumptions_that_it_rests_on() -> None:

@@ -222,3 +222,12 @@ def test_overrides_go_from_stage_to_stage_as_json() -> None:
     ):
         with pytest.raises(DispatchAuditError, match=said):
             Overrides.of_json(text)
+
+
+def test_the_first_row_that_was_set_aside_is_named_with_its_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events: list[Event] = [added(1), sent(1, 0) | {"seq": "two"}]
+    write(tmp_path / "log", [message(0, "k")], numbered(events))
+    main(["audit", "--json", str(tmp_path / "log")])
+    assert 'trace.jsonl.gz:3: seq: expected an integer, found "two"' in capsys.readouterr().err
