@@ -59,6 +59,9 @@ PARAMS: Final = {
         "Results per message",
         "Rows of deliveries, ownership and blocked of an interval, counted from its last run",
     ),
+    "keep_snapshots_days": days(
+        30, "Snapshots", "Of an interval, counted from its last run; later intervals go on from them"
+    ),
     "keep_pages_days": days(
         365, "Reports and Data Docs", "Pages of an interval, counted from their last write"
     ),

@@ -10,6 +10,7 @@ from dispatch_airflow.home import Home, progress
 #: Parameter of the DAG → field of ``Retention``.
 _KEPT = {
     "keep_results_days": "results",
+    "keep_snapshots_days": "snapshots",
     "keep_pages_days": "pages",
     "keep_what_if_days": "what_if",
     "keep_versions_days": "unreachable",

@@ -130,8 +130,10 @@ def retain(
     now = now or datetime.now(UTC)
     removed = Removed(dry_run, report)
     warehouse = home / "warehouse"
-    for span in expired(last_worked(warehouse), now, keep.results):
-        _remove_results(warehouse, span, removed)
+    worked = last_worked(warehouse)
+    for names, days in ((REMADE_TABLES, keep.results), (("snapshots",), keep.snapshots)):
+        for span in expired(worked, now, days):
+            _remove_results(warehouse, span, names, removed)
     for kind, days in (("reports", keep.pages), ("data-docs", keep.pages), ("what-if", keep.what_if)):
         for folder in expired_pages(_pages(home / kind), now, days):
             removed.note(kind, folder.name, _size_bytes(folder))
@@ -171,8 +173,8 @@ def last_worked(warehouse: Path) -> dict[Interval, datetime]:
     return {Interval(start, end): at for start, (end, at) in found.items()}
 
 
-def _remove_results(warehouse: Path, span: Interval, removed: Removed) -> None:
-    files = {name: data_files(warehouse, name, span) for name in REMADE_TABLES}
+def _remove_results(warehouse: Path, span: Interval, names: Sequence[str], removed: Removed) -> None:
+    files = {name: data_files(warehouse, name, span) for name in names}
     if not any(files.values()):
         return
     try:

@@ -1,12 +1,13 @@
 """Decide what may be removed, and compare landed files with their checksums. Does not use Spark.
 
-A dispatcher's state is the fold of its log from its beginning, and this version keeps no snapshots. So the logs are
+A dispatcher's state is the fold of its log from its beginning, and snapshots only save the way there. So the logs are
 kept: the landed segments, ``messages``, ``messages_ahead``, ``consumer_events`` and ``quarantine``. Running an interval
 again makes everything else from them. The small tables with the findings are kept too: ``verdicts``, ``anomalies``,
 ``divergences``, ``balance``, ``waits``, ``dispatcher_state``. The following is removed when it was last written more than
 a given number of days ago:
 
 * large results that can be made again: the rows of ``deliveries``, ``ownership`` and ``blocked`` of an interval;
+* snapshots, from which replays go on; without one a log is replayed from an earlier one, or from its beginning;
 * pages: reports, Data Docs, what-if comparisons;
 * what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that the
   catalogue does not name any more, staged files of runs that ended long ago.
@@ -50,11 +51,12 @@ class ChecksumError(DispatchAuditError):
 class Retention:
     """Number of days for which files are kept; ``None`` = for ever.
 
-    ``results``: rows of ``REMADE_TABLES``; ``pages``: reports and Data Docs; ``what_if``: comparisons; ``unreachable``:
+    ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval; ``pages``: reports and Data Docs; ``what_if``: comparisons; ``unreachable``:
     earlier versions of tables, files of writers that died, landed files that were replaced.
     """
 
     results: int | None = None
+    snapshots: int | None = 30
     pages: int | None = 365
     what_if: int | None = 90
     unreachable: int | None = 30
