@@ -51,8 +51,8 @@ class ChecksumError(DispatchAuditError):
 class Retention:
     """Number of days for which files are kept; ``None`` = for ever.
 
-    ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval; ``pages``: reports and Data Docs; ``what_if``: comparisons; ``unreachable``:
-    earlier versions of tables, files of writers that died, landed files that were replaced.
+    ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval; ``pages``: reports and Data Docs; ``what_if``:
+    comparisons; ``unreachable``: earlier versions of tables, files of writers that died, landed files that were replaced.
     """
 
     results: int | None = None

@@ -26,7 +26,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import stream
 from dispatch_core.recording.reader import find_recordings, read_recording
 from tests.dispatch_core.logs_without_trace import stripped
-from tests.dispatch_core.replay.interval_cuts import differing, random_cuts, replays
+from tests.dispatch_core.replay.interval_cuts import random_cuts, replays
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHARED: Final = ROOT.parent / "shared"
@@ -68,17 +68,19 @@ def _one(folder: Path, number: int, logs: Sequence[Any], chosen: random.Random) 
     fold.AuditFold.__init__.__kwdefaults__ = defaults
     cuts_us = random_cuts(logs, chosen.choice((1, 1, 2, 3)), chosen)
     wrong: list[str] = []
-    intervals = states = 0
+    intervals = states = refused = 0
     with tempfile.TemporaryDirectory() as scratch:
         options = {
             "before_end_us": chosen.choice((100_000, 1_000_000)),
             "to_last_line": chosen.random() < 0.5,
         }
-        for ours, theirs, kept in replays(logs, cuts_us, Path(scratch), **options):
-            wrong += [f"{cuts_us} {options} {beginning} {batch}: {text}" for text in differing(ours, theirs)]
+        for replayed in replays(logs, cuts_us, Path(scratch), **options):
+            where = f"{cuts_us} {options} {beginning} {batch}"
+            wrong += [f"{where}: {text}" for text in replayed.differing()]
             intervals += 1
-            states += kept is not None
-    return _row(folder, number, intervals=intervals, wrong=wrong) | {"states": states}
+            states += replayed.kept is not None
+            refused += replayed.refused
+    return _row(folder, number, intervals=intervals, wrong=wrong) | {"states": states, "refused": refused}
 
 
 def _row(folder: Path, number: int, *, intervals: int, wrong: list[str], why: str = "") -> Row:
@@ -108,12 +110,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
     """Lines for people: what differs, and the counts."""
     wrong = [row for row in rows if row["wrong"]]
     lines = [f"{row['recording']} {text}" for row in wrong for text in row["wrong"][:2]]
-    intervals, states = (sum(row[name] for row in rows) for name in ("intervals", "states"))
+    intervals, states, refused = (
+        sum(row[name] for row in rows) for name in ("intervals", "states", "refused")
+    )
     names = {row["recording"] for row in rows}
     return [
         *lines,
         f"snapshots: {len(rows)} cuts of {len(names)} recordings, {intervals} intervals, {states} with a state, "
-        f"{len(wrong)} of the cuts wrong",
+        f"{refused} snapshots refused, {len(wrong)} of the cuts wrong",
     ]
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dispatch_core.errors import NotStreamableError
+from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.recording.stream import rows_behind
@@ -35,6 +35,32 @@ class Files:
 
     events: list[str]
     messages: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The rows of an interval's tables, the state that was kept, and whether the snapshot could not be used."""
+
+    from_snapshot: dict[str, Any]
+    from_beginning: dict[str, Any]
+    kept: KeptState | None
+    refused: bool
+
+    def differing(self) -> list[str]:
+        """The tables that differ, each with the first row that does."""
+        found = []
+        for name in REPLAY_TABLES:
+            ours, theirs = self.from_snapshot[name], self.from_beginning[name]
+            if ours != theirs:
+                pairs = (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1])
+                row, other = next(pairs, ({}, {}))
+                columns = {
+                    column: (row[column], other.get(column))
+                    for column in row
+                    if row[column] != other.get(column)
+                }
+                found.append(f"{name}: {len(ours)} rows and {len(theirs)}: {columns}")
+        return found
 
 
 def span_us(logs: Sequence[DispatcherLog]) -> tuple[int, int]:
@@ -89,8 +115,8 @@ def replays(
     *,
     before_end_us: int,
     to_last_line: bool = False,
-) -> Iterator[tuple[dict[str, Any], dict[str, Any], KeptState | None]]:
-    """Yield for each interval the rows of a replay from the snapshot and from the beginning, and the state that was kept.
+) -> Iterator[Replayed]:
+    """Replay each interval from the snapshot and from the beginning.
 
     Ends where the log cannot be replayed batch by batch, and where it is a trace.
     """
@@ -117,32 +143,19 @@ def replays(
         keeper = StateKeeper(int(edges[number + 1].timestamp()) * 1_000_000 - before_end_us)
         keeper.cut_us = (cuts_us[number] if number < len(cuts_us) else last_us) - before_end_us
         end_us = cuts_us[number] if number < len(cuts_us) else last_us + HOUR_US
-        state = None if kept is None else decoded(kept.data)
-        from_snapshot = gathered(replay_files(log, **options, state=state, keeper=keeper))
+        state, refused = (None if kept is None else decoded(kept.data)), False
+        try:
+            from_snapshot = gathered(replay_files(log, **options, state=state, keeper=keeper))
+        except SnapshotError:
+            log, kept, refused = whole, None, True
+            from_snapshot = gathered(replay_files(log, **options, keeper=keeper))
         if keeper.traced:
             return
         kept = keeper.kept or kept
-        yield from_snapshot, from_beginning, kept
+        yield Replayed(from_snapshot, from_beginning, kept, refused)
         cut, loads = (None, []) if kept is None else (kept.cut, kept.loads)
         lines, entries = rows_behind(log["event_files"], log["message_files"], identity, cut, loads, end_us)
         behind = Files(
             _written(lines, folder / f"lines behind {number}"),
             _written(entries, folder / f"entries behind {number}"),
         )
-
-
-def differing(from_snapshot: dict[str, Any], from_beginning: dict[str, Any]) -> list[str]:
-    """The tables that differ, each with the first row that does."""
-    found = []
-    for name in REPLAY_TABLES:
-        ours, theirs = from_snapshot[name], from_beginning[name]
-        if ours != theirs:
-            pairs = (pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1])
-            row = next(pairs, ({}, {}))
-            columns = {
-                column: (row[0][column], row[1].get(column))
-                for column in row[0]
-                if row[0][column] != row[1].get(column)
-            }
-            found.append(f"{name}: {len(ours)} rows and {len(theirs)}: {columns}")
-    return found

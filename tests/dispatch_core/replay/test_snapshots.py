@@ -18,7 +18,7 @@ from dispatch_core.recording import stream
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.snapshots import decoded, encoded
 from tests.dispatch_core.logs_without_trace import recorded
-from tests.dispatch_core.replay.interval_cuts import differing, random_cuts, replays
+from tests.dispatch_core.replay.interval_cuts import random_cuts, replays
 
 CASES = Path(__file__).resolve().parents[2] / "data" / "cases"
 RECORDINGS = [
@@ -53,8 +53,9 @@ def windows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_three_intervals_of_a_recording(name: str, seed: int, tmp_path: Path) -> None:
     logs = [recorded(name)]
     cuts_us = random_cuts(logs, 2, random.Random(seed))
-    for number, (ours, theirs, _kept) in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
-        assert not differing(ours, theirs), (cuts_us, number)
+    for number, replayed in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
+        assert not replayed.differing(), (cuts_us, number)
+        assert not replayed.refused, (cuts_us, number)
 
 
 @pytest.mark.usefixtures("windows")
@@ -63,8 +64,9 @@ def test_three_intervals_of_a_recording(name: str, seed: int, tmp_path: Path) ->
 def test_intervals_of_several_loads(name: str, seed: int, tmp_path: Path) -> None:
     logs = read_recording(find_recordings([str(CASES / name)])[0]).logs
     cuts_us = random_cuts(logs, 2, random.Random(seed))
-    for number, (ours, theirs, _kept) in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
-        assert not differing(ours, theirs), (cuts_us, number)
+    for number, replayed in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
+        assert not replayed.differing(), (cuts_us, number)
+        assert not replayed.refused, (cuts_us, number)
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     monkeypatch.setattr(stream, "BEGINNING_LINES", 50)
     logs = [recorded(RECORDINGS[0])]
     middle_us = logs[0].events["t_us"][logs[0].events.num_rows // 2].as_py() // 1000 * 1000
-    _ours, _theirs, state = next(replays(logs, [middle_us], tmp_path, before_end_us=100_000))
+    state = next(replays(logs, [middle_us], tmp_path, before_end_us=100_000)).kept
     assert state is not None
     return state.data
 
