@@ -21,7 +21,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
 
 #: Findings that are kept as objects of Python until they become rows.
-_ROWS_AT_ONCE: Final = 10_000
+_ROWS_AT_ONCE: Final = 5_000
 _IDENTITY: Final = frozenset(field.name for field in IDENTITY)
 
 
