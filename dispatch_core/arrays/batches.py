@@ -45,6 +45,16 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(structs.flatten(), schema=schema)
 
 
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Join tables; a single one is returned as it is, with what is known of it (``line_kinds``)."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+def part_of(table: pa.Table, start: int, stop: int) -> pa.Table:
+    """Return the rows from ``start`` to ``stop``; the table itself if these are all."""
+    return table if not start and stop >= table.num_rows else table.slice(start, stop - start)
+
+
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:
     """Return ``rows`` nulls of a type; up to ``_USUAL_ROWS`` they are cached, as most columns of most batches are empty."""
     return _usual(kind).slice(0, rows) if rows <= _USUAL_ROWS else _nulls(rows, kind)
