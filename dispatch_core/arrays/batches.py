@@ -12,17 +12,32 @@ import pyarrow as pa
 _USUAL_ROWS: Final = 1 << 17
 _MOST_SCHEMAS: Final = 256
 _NO_ROWS: Final[dict[int, tuple[pa.Schema, pa.Table]]] = {}
+_WITHOUT_VALUES: Final[dict[int, tuple[pa.Schema, pa.RecordBatch]]] = {}
 
 
 def to_batch(columns: Mapping[str, pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """Make a batch of exactly ``schema``; missing columns become null, others are dropped."""
-    arrays = []
-    for field in schema:
-        values = columns.get(field.name)
-        if values is None:
-            values = nulls(rows, field.type)
-        arrays.append(values if values.type == field.type else values.cast(field.type))
+    arrays = _without_values(rows, schema)
+    for at, name in enumerate(schema.names):
+        values = columns.get(name)
+        if values is not None:
+            kind = arrays[at].type
+            arrays[at] = values if values.type == kind else values.cast(kind)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _without_values(rows: int, schema: pa.Schema) -> list[pa.Array]:
+    """Return the columns of a schema as nulls, of few rows by one call for all; cached as in ``no_rows``."""
+    if rows > _USUAL_ROWS:
+        return [nulls(rows, kind) for kind in schema.types]
+    found = _WITHOUT_VALUES.get(id(schema))
+    if found is None:
+        if len(_WITHOUT_VALUES) >= _MOST_SCHEMAS:
+            _WITHOUT_VALUES.clear()
+        usual = [_usual(kind) for kind in schema.types]
+        found = _WITHOUT_VALUES[id(schema)] = schema, pa.RecordBatch.from_arrays(usual, names=schema.names)
+    columns: list[pa.Array] = found[1].slice(0, rows).columns
+    return columns
 
 
 def no_rows(schema: pa.Schema) -> pa.Table:
@@ -43,6 +58,16 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     """Make a table of rows. They are converted as structs, in one call: a call for each column takes twice as long."""
     structs = pa.array(rows, pa.struct(list(schema)))
     return pa.Table.from_arrays(structs.flatten(), schema=schema)
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Join tables; a single one is returned as it is, with what is known of it (``line_kinds``)."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+def part_of(table: pa.Table, start: int, stop: int) -> pa.Table:
+    """Return the rows from ``start`` to ``stop``; the table itself if these are all."""
+    return table if not start and stop >= table.num_rows else table.slice(start, stop - start)
 
 
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:

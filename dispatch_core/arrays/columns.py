@@ -20,6 +20,8 @@ def ints(values: pa.ChunkedArray | pa.Array, absent: int = 0) -> Ints:
     """Return the values as int64, ``absent`` for null."""
     values = _one_chunk(values)
     if values.null_count:
+        if values.null_count == len(values):
+            return np.full(len(values), absent)
         values = pc.fill_null(values, absent)
     return np.asarray(values, dtype=np.int64)
 
@@ -33,8 +35,9 @@ def _one_chunk(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 def valid(values: pa.ChunkedArray | pa.Array) -> Mask:
     """Return a mask of the rows that have a value."""
-    if not values.null_count:
-        return np.ones(len(values), dtype=np.bool_)
+    missing = values.null_count
+    if not missing or missing == len(values):
+        return np.full(len(values), not missing)
     return np.asarray(pc.is_valid(_one_chunk(values)))
 
 

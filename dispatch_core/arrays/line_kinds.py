@@ -17,10 +17,12 @@ from dispatch_core.arrays.columns import Mask, encoded, marked, valid
 
 #: Of larger tables nothing is kept: there the lookup takes little beside all else.
 _MOST_ROWS: Final = 65_536
+#: Of so few rows Python finds the different codes faster than numpy.
+_FEW_ROWS: Final = 200
 
 
 class _Kinds(NamedTuple):
-    """The kinds of the lines of a table: their codes by name, and the code of each row; -1 = the row has none."""
+    """The kinds of the lines of a table: the codes of those it has by name, and the code of each row; -1 = it has none."""
 
     table: weakref.ref[pa.Table]
     code_of: dict[str, int]
@@ -50,11 +52,15 @@ def of_kinds(events: pa.Table, *wanted: str) -> Mask:
 
 def has_kind(events: pa.Table, *wanted: str) -> bool:
     """Check whether there is a line of one of these kinds."""
-    return bool(of_kinds(events, *wanted).any())
+    if events.num_rows > _MOST_ROWS:
+        return bool(marked(events["kind"], *wanted).any())
+    return not _kinds(events).code_of.keys().isdisjoint(wanted)
 
 
 def rows_of_kind(events: pa.Table, *wanted: str) -> npt.NDArray[np.intp]:
     """Return the rows of the lines of these kinds."""
+    if not has_kind(events, *wanted):
+        return np.empty(0, np.intp)
     return of_kinds(events, *wanted).nonzero()[0]
 
 
@@ -70,6 +76,9 @@ def _kinds(events: pa.Table) -> _Kinds:
             codes = np.array([code_of[name] for name in names])[codes]
         if column.null_count:
             codes = np.where(valid(column), codes, -1)
+        # Slices of a table share its words, so most have words that none of their rows has.
+        there = set(codes.tolist()) if len(codes) < _FEW_ROWS else set(np.unique(codes).tolist())
+        code_of = {name: code for name, code in code_of.items() if code in there}
 
         def forget(_table: weakref.ref[pa.Table]) -> None:
             _KNOWN.pop(key, None)

@@ -29,8 +29,7 @@ _SUMMED: Final = ("entries", "messages", "size_bytes")
 
 def not_judged(balance: pa.Table, limits: Limits) -> str | None:
     """Return the reason why a ``balance`` table holds too little to be judged; ``None`` = it holds enough."""
-    messages = int(pc.sum(balance["messages"]).as_py() or 0)
-    keys = int(pc.sum(balance["keys"]).as_py() or 0)
+    messages, keys = (int(ints(balance[name]).sum()) for name in ("messages", "keys"))
     if messages < limits.min_messages:
         return f"{messages:,} messages were sent; below {limits.min_messages:,} balance is not judged"
     if keys < limits.min_keys_per_consumer * balance.num_rows:

@@ -11,7 +11,6 @@ from typing import IO, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import table_of
 from dispatch_core.arrays.columns import Ints, Mask, ints, valid
@@ -125,8 +124,8 @@ class EntryWaits:
             "wait_ms_p50": None if half is None else half / 1000,
             "wait_ms_p99": None if most is None else most / 1000,
             "wait_ms_max": self._highest / 1000 if self._total else None,
-            "blocked_message_ms": int(pc.sum(blocked["message_ms"]).as_py() or 0),
-            "needless_message_ms": int(pc.sum(blocked["needless_ms"]).as_py() or 0),
+            "blocked_message_ms": int(ints(blocked["message_ms"]).sum()),
+            "needless_message_ms": int(ints(blocked["needless_ms"]).sum()),
         }
         return table_of([row], WAITS)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import replaced
+from dispatch_core.arrays.columns import Mask, marked, replaced
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, unlogged_move
 
 _KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
@@ -37,23 +38,31 @@ class UnloggedMoves:
 
     def applied(self, anomalies: pa.Table) -> pa.Table:
         """Make the findings uncertain that follow from a move: rows of ``tables.ANOMALIES``."""
-        kinds, reasons, seqs, uncertain = (
-            anomalies[name].to_pylist() for name in ("kind", "reason", "seqs", "uncertain")
-        )
-        for kind, reason, lines in zip(kinds, reasons, seqs, strict=True):
-            if reason == CURSOR_MAY_HAVE_MOVED and kind not in _LEFT_OUT:
-                self.note(min(lines))
+        if not anomalies.num_rows:
+            return anomalies
+        # Lines are looked at of few rows only: as objects of Python those of all take many times their memory.
+        traces = marked(anomalies["reason"], CURSOR_MAY_HAVE_MOVED) & ~marked(anomalies["kind"], *_LEFT_OUT)
+        for lines in _lines_of(anomalies, traces):
+            self.note(min(lines))
         if self.first_seq is None:
             return anomalies
-        rows = [
-            row
-            for row, kind in enumerate(kinds)
-            if kind in _KINDS and not uncertain[row] and seqs[row][-1] >= self.first_seq
-        ]
+        may_follow = marked(anomalies["kind"], *_KINDS) & ~np.asarray(anomalies["uncertain"], dtype=np.bool_)
+        behind = [lines[-1] >= self.first_seq for lines in _lines_of(anomalies, may_follow)]
+        rows = np.flatnonzero(may_follow)[behind].tolist()
         if not rows:
             return anomalies
-        texts = anomalies["explanation"].to_pylist()
+        reasons, uncertain, texts = (
+            anomalies[name].to_pylist() for name in ("reason", "uncertain", "explanation")
+        )
         for row in rows:
             uncertain[row], reasons[row] = True, CURSOR_MAY_HAVE_MOVED
             texts[row] = unlogged_move(texts[row], _MOVED_BEFORE)
         return replaced(anomalies, {"uncertain": uncertain, "reason": reasons, "explanation": texts})
+
+
+def _lines_of(anomalies: pa.Table, rows: Mask) -> list[list[int]]:
+    """Return the lines that prove the marked findings."""
+    if not rows.any():
+        return []
+    lines: list[list[int]] = anomalies["seqs"].take(pa.array(np.flatnonzero(rows))).to_pylist()
+    return lines

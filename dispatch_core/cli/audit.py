@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
@@ -383,9 +383,9 @@ def _warnings(judged: list[_Judged]) -> set[str]:
     """The warnings about rules, and about lines that stand twice."""
     texts = {text for result in judged for text in result.warnings}
     for result in judged:
-        if result.anomalies.num_rows:
-            repeated = result.anomalies.filter(pc.field("kind") == "repeated_lines")
-            texts.update(repeated["explanation"].to_pylist())
+        repeated = marked(result.anomalies["kind"], "repeated_lines")
+        if repeated.any():
+            texts.update(result.anomalies["explanation"].filter(pa.array(repeated)).to_pylist())
     return texts
 
 

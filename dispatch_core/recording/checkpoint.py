@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import has, rows_at
-from dispatch_core.arrays.line_kinds import of_kinds, rows_of_kind
+from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.times import LAST_US
 
 Position = tuple[int, int]
@@ -127,11 +127,11 @@ def checkpoints(events: pa.Table) -> list[Checkpoint]:
     """The checkpoints among ``events`` (columns ``kind``, ``checkpoint_json``), in order."""
     if not has(events, "checkpoint_json"):
         return []
-    texts = events["checkpoint_json"]
-    if texts.null_count == len(texts):
+    rows = rows_of_kind(events, "checkpoint")
+    if not len(rows):
         return []
-    found = texts.filter(pa.array(of_kinds(events, "checkpoint"))).to_pylist()
-    return [said for text in found if text and (said := read(text)) is not None]
+    texts = rows_at(events.select(["checkpoint_json"]), rows)["checkpoint_json"].to_pylist()
+    return [said for text in texts if text and (said := read(text)) is not None]
 
 
 def leading(events: pa.Table) -> Checkpoint | None:

@@ -22,6 +22,8 @@ from dispatch_core.recording.load_order import Load, in_order, named_extent
 from dispatch_core.recording.repeats import Repeat, without_repeats
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 
+#: Rows of a chunk; a table of smaller ones is made one.
+_FEW_ROWS: Final = 1_000
 _INCARNATION: Final = ("cluster", "topic", "subscription", "broker", "incarnation")
 
 
@@ -104,6 +106,9 @@ class DispatcherLogs(Sequence[DispatcherLog]):
         order = np.lexsort((self._rows["seq"].to_numpy(), code))
         if not np.array_equal(order, np.arange(len(order))):
             self._rows = self._rows.take(pa.array(order))
+        if self._rows["seq"].num_chunks * _FEW_ROWS > self._rows.num_rows:
+            # Every slice goes through all chunks in front of it.
+            self._rows = self._rows.combine_chunks()
         ends = np.cumsum(np.bincount(code, minlength=len(first)))
         self._places = [
             _Place(**identity, header=texts.get(group), start=start, end=end)

@@ -187,6 +187,7 @@ class LogFile(RowJudge):
         self.counts.blank += parsed.blank
         faults = deque(sorted(parsed.faults, key=lambda fault: fault.line))
         at, count = 0, len(parsed.rows)
+        converted = self._converted(parsed)
         for row in (*_header_rows(parsed.rows), count):
             line = int(parsed.lines[row]) if row < count else None
             # Only faults before the header: a header may stop the reading, and then no later line counts.
@@ -196,7 +197,7 @@ class LogFile(RowJudge):
                 self.refuse(lines.number(fault.line), fault.field, fault.reason, lines.raw(fault.line))
             if row > at:
                 self.counts.lines += row - at
-                yield from self._segment(parsed, at, row, lines)
+                yield from self._segment(*converted, parsed.lines, at, row, lines)
             at = row + 1
             if line is not None:
                 self.counts.lines += 1
@@ -215,19 +216,29 @@ class LogFile(RowJudge):
         self.counts.about_file += 1
         yield from self.header_batch(begun)
 
-    def _segment(self, parsed: Parsed, start: int, stop: int, lines: _Lines) -> Iterator[Batch]:
-        """Rows between two headers."""
-        table, at_line = parsed.rows, parsed.lines
-        if stop - start < len(table):
-            index = pa.array(np.arange(start, stop))
-            table, at_line = table.take(index), at_line[start:stop]
-        count = len(table)
-        faults = self.faults(count)
+    def _converted(self, parsed: Parsed) -> tuple[rules.Columns, rules.Faults]:
+        """Columns of the schema of all rows, headers included, and the faults of their values."""
+        faults = self.faults(len(parsed.rows))
         if parsed.unread:
-            for row, line in enumerate(at_line.tolist()):
+            for row, line in enumerate(parsed.lines.tolist()):
                 for fault in parsed.unread.get(line, ()):
                     faults.add_row(row, fault.field, fault.reason)
-        columns = rules.from_json(table, faults)
+        return rules.from_json(parsed.rows, faults), faults
+
+    def _segment(
+        self,
+        columns: rules.Columns,
+        faults: rules.Faults,
+        at_line: npt.NDArray[np.int64],
+        start: int,
+        stop: int,
+        lines: _Lines,
+    ) -> Iterator[Batch]:
+        """Rows between two headers, of the columns of a block."""
+        count = stop - start
+        if count < len(at_line):
+            columns = {name: values.slice(start, count) for name, values in columns.items()}
+            faults, at_line = faults.taken(np.arange(start, stop)), at_line[start:stop]
         about_file = np.zeros(count, dtype=bool)
         has_seq = columns["seq"].is_valid().to_numpy(zero_copy_only=False) if "seq" in columns else about_file
         for row in rules.rows_of_kind(columns, "footer"):

@@ -20,7 +20,7 @@ from dispatch_core.arrays.batches import to_batch
 from dispatch_core.recording import rows as rules
 from dispatch_core.recording.batch_sizes import UNREAD
 from dispatch_core.recording.files import Content, Limits
-from dispatch_core.recording.identity import HeaderRow, Headers
+from dispatch_core.recording.identity import IDENTITY, HeaderRow, Headers
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES, QUARANTINE
 
 TableName = Literal["messages", "events", "quarantine"]
@@ -164,19 +164,20 @@ class RowJudge:
     def header_batch(self, begun: list[HeaderRow]) -> Iterator[Batch]:
         """Yield headers as rows of events."""
         if begun:
-            rows = [
-                {
-                    **header.identity._asdict(),
-                    "seq": 0,
-                    "kind": "header",
-                    "header_json": header.text,
-                    "source_file": self.name,
-                    "source_line": header.line,
-                }
-                for header in begun
-            ]
-            columns = rules.columns_of(pa.Table.from_pylist(rows))
-            yield Batch("events", to_batch(columns, len(rows), EVENTS))
+            count = len(begun)
+            identities = zip(*(header.identity for header in begun), strict=True)
+            columns = {
+                **{
+                    name: pa.array(values, EVENTS.field(name).type)
+                    for name, values in zip(IDENTITY, identities, strict=True)
+                },
+                "seq": pa.array([0] * count),
+                "kind": pa.array(["header"] * count),
+                "header_json": pa.array([header.text for header in begun], pa.string()),
+                "source_file": pa.array([self.name] * count),
+                "source_line": pa.array([header.line for header in begun], pa.int64()),
+            }
+            yield Batch("events", to_batch(columns, count, EVENTS))
 
     def refuse(self, line: int, column: str | None, reason: str, raw: bytes, *, cut: bool = False) -> None:
         """Put a line into quarantine."""

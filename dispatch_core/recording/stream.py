@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dispatch_core.arrays.batches import no_rows, nulls
-from dispatch_core.arrays.columns import has, marked
+from dispatch_core.arrays.batches import joined, no_rows, nulls, part_of
+from dispatch_core.arrays.columns import has, ints, marked
 from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.load_order import named_extent
@@ -55,6 +55,8 @@ BEGINNING_LINES: Final = 4_096
 
 #: Ledger of the position behind every entry, to which a cursor is moved by name.
 _END: Final = (1 << 63) - 1
+#: Stands for a publish time that an entry does not say.
+_UNKNOWN_MS: Final = np.iinfo(np.int64).min
 _SLICE_ROWS: Final = BATCH_ROWS
 _MOST_OF_A_RUN: Final = BATCH_ROWS
 _MOST_AT_ONCE: Final = 524_288
@@ -542,7 +544,7 @@ def _by_part(
     for table in tables:
         while table.num_rows:
             left = lines[log] - taken if log < len(lines) else table.num_rows
-            of_log = table.slice(0, left)
+            of_log = part_of(table, 0, left)
             table = table.slice(of_log.num_rows)  # noqa: PLW2901 - what is left of it
             resumes = resumes_at(of_log, after_gap=after_gap, after_deletion=after_deletion)
             after_deletion = is_deleted(of_log, before=after_deletion)
@@ -550,7 +552,7 @@ def _by_part(
                 if end == start:
                     continue
                 part += start in resumes
-                yield of_log.slice(start, end - start), log, part
+                yield part_of(of_log, start, end), log, part
             taken += of_log.num_rows
             after_gap = of_log["kind"][-1].as_py() == "gap"
             if log < len(lines) and taken == lines[log]:
@@ -562,11 +564,11 @@ def _together(tables: Iterable[pa.Table], none: pa.Table) -> Iterator[pa.Table]:
     waiting = [none]
     for table in tables:
         if len(waiting) > 1 and sum(batch.num_rows for batch in waiting) + table.num_rows > BATCH_ROWS:
-            yield pa.concat_tables(waiting[1:])
+            yield joined(waiting[1:])
             waiting = [none]
         waiting.append(table)
     if len(waiting) > 1:
-        yield pa.concat_tables(waiting[1:])
+        yield joined(waiting[1:])
 
 
 def _with_beginnings(
@@ -583,7 +585,7 @@ def _with_beginnings(
     for events, *of_events in parts:
         if tuple(of_events) != place:
             if waiting:
-                yield pa.concat_tables(waiting), *place
+                yield joined(waiting), *place
             waiting, place, until_seq, begun = [], (of_events[0], of_events[1]), None, False
         if not begun and until_seq is None:
             sent = marked(events["kind"], "sent")
@@ -593,10 +595,10 @@ def _with_beginnings(
             continue
         waiting.append(events)
         if events["seq"][-1].as_py() >= until_seq:
-            yield pa.concat_tables(waiting), *place
+            yield joined(waiting), *place
             waiting, begun = [], True
     if waiting:
-        yield pa.concat_tables(waiting), *place
+        yield joined(waiting), *place
 
 
 def _whole_runs(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -611,13 +613,13 @@ def _whole_runs(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         whole = table.num_rows - (table.num_rows if sent.all() else int(np.argmin(sent[::-1])))
         if whole or rows + table.num_rows >= _MOST_OF_A_RUN:
             cut = whole or table.num_rows
-            yield pa.concat_tables([*waiting, table.slice(0, cut)])
+            yield joined([*waiting, part_of(table, 0, cut)])
             waiting, rows, table = [], 0, table.slice(cut)  # noqa: PLW2901 - what is left of it
         if table.num_rows:
             waiting.append(table)
             rows += table.num_rows
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield joined(waiting)
 
 
 class _Messages:
@@ -719,7 +721,7 @@ class _Messages:
             return
         if self._set_aside is not None:
             self._reached = _before(self._set_aside)
-        tail = pa.concat_tables(waiting)
+        tail = joined(waiting)
         early = _published_from(tail.slice(max(tail.num_rows - EARLY_ROWS, 0)), first_t_us - EARLY_US)
         if tail.num_rows > early:
             yield tail.slice(0, tail.num_rows - early)
@@ -749,7 +751,7 @@ class _Messages:
                 break
             taken.append(table)
             self._beyond.append(_named(table))
-        return pa.concat_tables(taken) if taken else no_rows(self._schema)
+        return joined(taken) if taken else no_rows(self._schema)
 
     def next(self, limit: Position | None) -> pa.Table:
         """The next entries, a batch of them, all before ``limit``."""
@@ -819,7 +821,7 @@ class _Messages:
 
 def _published_from(table: pa.Table, t_us: int) -> int:
     """The number of rows from the first one on that was published at ``t_us`` or later."""
-    published = np.asarray(pc.fill_null(pc.greater_equal(table["publish_time_ms"], -(-t_us // 1000)), False))
+    published = ints(table["publish_time_ms"], _UNKNOWN_MS) >= max(-(-t_us // 1000), _UNKNOWN_MS + 1)
     return len(published) - int(np.argmax(published)) if published.any() else 0
 
 
@@ -876,7 +878,7 @@ def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
     """The rows where ``mask`` is true; consecutive rows, as after a header, without a copy."""
     at = np.flatnonzero(mask)
     if len(at) and at[-1] - at[0] == len(at) - 1:
-        return rows.slice(at[0], len(at))
+        return part_of(rows, int(at[0]), int(at[0]) + len(at))
     if not len(at):
         return rows.slice(0, 0)
     return rows.filter(pa.array(mask))

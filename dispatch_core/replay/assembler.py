@@ -258,8 +258,11 @@ class Replay:
         self._unsent.sent(*positions_of(deliveries))
         self._note_sent()
         judged = self._judge.take(self._audit, LogLines(messages, events, ahead, stored_until_us), deliveries)
+        # A table at once: as objects of Python the differences of a log that differs everywhere take much memory.
+        divergences = self._divergences(() if judged is None else judged.findings)
         if judged is not None:
             deliveries = result_rows.judged(deliveries, judged.judgement, judged.expected)
+        judged = None
         if first and self._skipped is None:
             self._skipped = self._judge.never_sent(single_active=self._audit.window.single_active)
             if self._skipped is not None:
@@ -298,7 +301,7 @@ class Replay:
         )
         return {
             "deliveries": deliveries,
-            "divergences": self._divergences(() if judged is None else judged.findings),
+            "divergences": divergences,
             "anomalies": pa.concat_tables(
                 [
                     result_rows.within(audit.anomalies, self._start_us),

@@ -50,6 +50,8 @@ def with_divergences(
 
 
 def _others(anomalies: pa.Table) -> pa.Table:
+    if not anomalies.num_rows:
+        return anomalies
     divergences = marked(anomalies["kind"], "divergence")
     # A filter copies all texts.
     return anomalies.filter(pa.array(~divergences)) if divergences.any() else anomalies
@@ -116,6 +118,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self._tables: dict[str, list[pa.Table]] = {"deliveries": [], "divergences": [], "anomalies": []}
+        self._schemas: dict[str, pa.Schema] = {}
         self._counted = dict.fromkeys(self._tables, 0)
 
     def add(self, found: Mapping[str, pa.Table]) -> None:
@@ -126,16 +129,18 @@ class _Kept:
         self._keep("anomalies", _others(found["anomalies"]).drop_columns("explanation"))
 
     def _keep(self, name: str, table: pa.Table) -> None:
+        self._schemas.setdefault(name, table.schema)
         # Without dictionaries: few rows would keep the texts of a whole batch.
-        if not self._tables[name]:
-            self._tables[name].append(plain(table.slice(0, 0)))
         if table.num_rows and self._counted[name] <= MOST_REPORTED:
             self._tables[name].append(plain(table))
         self._counted[name] += table.num_rows
 
     def tables(self) -> dict[str, pa.Table]:
         """Return what is kept."""
-        return {name: pa.concat_tables(tables) for name, tables in self._tables.items() if tables}
+        return {
+            name: pa.concat_tables([plain(schema.empty_table()), *self._tables[name]])
+            for name, schema in self._schemas.items()
+        }
 
     def unseen(self, name: str) -> int:
         """Count the rows of a table that were not kept."""
@@ -158,9 +163,12 @@ def _reported(
     state = found["dispatcher_state"]
     if not state["divergent"][0].as_py():
         return found["anomalies"].slice(0, 0)
-    beside = others.slice(0, MOST_REPORTED).to_pylist()
+    beside = others.select(divergence_findings.ANOMALY_COLUMNS).slice(0, MOST_REPORTED).to_pylist()
     rule, names = state["profile"][0].as_py(), ConsumerNames(result_rows.names_of(log.events))
-    wrong = {name: _differing(name, by_deliveries[name]) for name in _MARKS}
+    wrong = {
+        name: _differing(name, by_deliveries[name].select(columns))
+        for name, columns in divergence_findings.COLUMNS.items()
+    }
     reported = divergence_findings.of_deliveries(
         wrong["deliveries"].slice(0, MOST_REPORTED),
         wrong["divergences"].slice(0, MOST_REPORTED),
@@ -180,6 +188,8 @@ def _reported(
 
 
 def _differing(name: str, table: pa.Table) -> pa.Table:
+    if not table.num_rows:
+        return table
     divergent = pc.equal(table[_MARKS[name]], "divergent")
     return table.filter(divergent) if pc.any(divergent).as_py() else table.slice(0, 0)
 
@@ -207,8 +217,11 @@ def in_batches(
         yield last
     if "dispatcher_state" not in last:
         return
+    if not last["dispatcher_state"]["divergent"][0].as_py():
+        yield last
+        return
     beside: ByDeliveries | None = None
-    if again is not None and last["dispatcher_state"]["divergent"][0].as_py():
+    if again is not None:
         beside = again(_positions_of_first(kept, last))
         last = with_waits(last, beside.last)
     kept.add(last)

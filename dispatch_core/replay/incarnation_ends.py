@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import ints, replaced
 from dispatch_core.times import from_micros
+
+#: Stands for a publish time that an entry does not say.
+_UNKNOWN_MS: Final = np.iinfo(np.int64).min
 
 
 def judged_until(last_us: int | None, later_begins_us: Sequence[int], interval_end: datetime) -> datetime:
@@ -47,8 +51,8 @@ class StoredEntries:
 
     def add(self, messages: pa.Table) -> None:
         """Count the entries that say when they were published."""
-        published_ms = ints(messages["publish_time_ms"].drop_null())
-        published_ms = published_ms[published_ms >= self._start_ms]
+        published_ms = ints(messages["publish_time_ms"], _UNKNOWN_MS)
+        published_ms = published_ms[published_ms >= max(self._start_ms, _UNKNOWN_MS + 1)]
         at = np.searchsorted(self._edges_ms, published_ms, "right")
         self._counts += np.bincount(at, minlength=len(self._counts))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -291,8 +291,7 @@ class WithoutTraceJudge(Judge):
         checkpoint_state = audit.window.checkpoint_state
         if checkpoint_state is not None and checkpoint_state.checkpoint.mark_delete is not None:
             acked = (code == ACK) & (np.arange(len(code)) < first)
-            settled = np.unique(ordinals[np.repeat(acked, lengths)]).astype(np.int64)
-            return np.union1d(settled, audit.acked_before)
+            return _union(len(audit.window), ordinals[np.repeat(acked, lengths)], audit.acked_before)
         sent = code == SENT
         sent[:first] = False
         if sent.any():
@@ -302,7 +301,15 @@ class WithoutTraceJudge(Judge):
         before = np.repeat((code == ACK) & (np.arange(len(code)) < first), lengths)
         lowest = int(ordinals[of_sent].min()) if of_sent.any() else 0
         past = np.flatnonzero(~for_subscription(audit.window, audit.scan, lowest))
-        return np.union1d(np.union1d(past, ordinals[before]), audit.acked_before).astype(np.int64)
+        return _union(len(audit.window), past, ordinals[before], audit.acked_before)
+
+
+def _union(count: int, *ordinals: npt.NDArray[Any]) -> Ints:
+    """Return the ordinals of ``count`` entries that are in any of the arrays, ascending."""
+    there = np.zeros(count, np.bool_)
+    for these in ordinals:
+        there[these] = True
+    return np.flatnonzero(there)
 
 
 class WindowEntries:

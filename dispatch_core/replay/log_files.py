@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.columns import rows_at
 from dispatch_core.arrays.line_kinds import of_kinds
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
@@ -632,8 +633,9 @@ def _parts(
     identity: Mapping[str, str], broker: str | None, number: int, rare: pa.Table, overrides: Overrides
 ) -> list[DispatcherLog]:
     """Return the parts of one incarnation's log, with their rare lines alone."""
-    is_header = pc.equal(rare["kind"], "header")
-    texts = [text for text in rare["header_json"].filter(is_header).to_pylist() if text]
+    is_header = of_kinds(rare, "header")
+    headers = rows_at(rare.select(["header_json"]), np.flatnonzero(is_header))
+    texts = [text for text in headers["header_json"].to_pylist() if text]
     whole = DispatcherLog(
         recording="",
         cluster=identity["cluster"],
@@ -643,7 +645,7 @@ def _parts(
         incarnation=number,
         header=json.loads(texts[-1]) if texts else {},  # every interval's files bring one; the latest stands
         messages=no_rows(MESSAGES),
-        events=kept(rare, np.asarray(pc.invert(is_header))),
+        events=kept(rare, ~is_header),
     )
     parts = parts_of(overrides.of(whole))
     return [replace(part, events=kept(part.events, ~of_kinds(part.events, "gap"))) for part in parts]

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.catalogue import DOUBTS, KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.sentences.names import ConsumerNames, shown
@@ -34,6 +35,16 @@ _LEFT_OUT: Final = ("never_delivered", "stuck_key")
 _WAITS: Final = KeySharedFold.reasons[gates.REPLAY_ORDER]
 #: Reason of a delivery that only lacks a permit.
 NO_PERMITS: Final = KeySharedFold.reasons[gates.NO_PERMITS]
+#: Columns that are read of the tables of a replay; a log that differs everywhere has many rows.
+COLUMNS: Final[Mapping[str, Sequence[str]]] = {
+    "deliveries": (
+        *("seq", "t_us", "consumer", "ledger_id", "entry_id", "key", "key_b64", "hash"),
+        *("judgement", "expected_consumer"),
+    ),
+    "divergences": ("seq", "status", "reason"),
+}
+#: Columns that are read of the other findings.
+ANOMALY_COLUMNS: Final = ("kind", "hash", "positions", "consumers", "seqs", "t_us", "cause")
 #: Place in a line, behind all others.
 _BEHIND_ALL: Final = 1 << 40
 _POSITION: Final = re.compile(r"(?<![\d:])-?\d+:-?\d+(?![\d:])")
@@ -244,13 +255,14 @@ def certain(divergences: pa.Table, doubtful: int | None) -> pa.Table:
 
 def doubted(divergences: pa.Table, anomalies: pa.Table) -> int:
     """Count the decisions that differ behind lines that are missing or cannot be: these are no findings."""
-    wrong = (
-        divergences.filter(pc.equal(divergences["status"], "divergent")) if len(divergences) else divergences
-    )
-    if not len(wrong):
+    if not divergences.num_rows:
         return 0
-    doubts = anomalies.filter(pc.is_in(anomalies["kind"], value_set=pa.array(sorted(DOUBTS))))
-    return len(wrong) - len(certain(wrong, doubtful_from(doubts.select(["kind", "seqs"]).to_pylist())))
+    # Few columns of each, as a filter copies all.
+    wrong = divergences.select(["seq", "status"]).filter(pc.equal(divergences["status"], "divergent"))
+    if not wrong.num_rows:
+        return 0
+    doubts = anomalies.select(["kind", "seqs"]).filter(pa.array(marked(anomalies["kind"], *DOUBTS)))
+    return wrong.num_rows - certain(wrong, doubtful_from(doubts.to_pylist())).num_rows
 
 
 def _row_of(position: str, deliveries: pa.Table) -> Mapping[str, Any]:

@@ -121,7 +121,9 @@ def operations(
         ):
             raise NotStreamableError("the checkpoint's mark-delete position lies behind the window")
         below_it = np.arange(below, dtype=np.int32)
-        acked = np.union1d(np.setdiff1d(below_it, _ordinals(ledger, entry, checkpoint.not_yet_acked)), acked)
+        if checkpoint.not_yet_acked:
+            below_it = np.setdiff1d(below_it, _ordinals(ledger, entry, checkpoint.not_yet_acked))
+        acked = np.union1d(below_it, acked) if len(acked) else below_it
     runs.append((ACK, -1, acked.astype(np.int32)))
     for number, positions in checkpoint.pending.items():
         if positions:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.arrays.columns import Ints, encode, encoded, ints
+from dispatch_core.arrays.columns import Ints, encode, ints
 from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.audit.assumptions import CURSOR_MOVED, SUBSCRIPTION_DELETED, TRANSACTIONS_LOGGED
 from dispatch_core.audit.deliveries import log_checks, missing_lines
@@ -428,8 +428,7 @@ class AuditFold:
     def _note_applied(self, events: pa.Table) -> None:
         """Note when acks took effect, in a log that shows it."""
         if self._applied is None:
-            kinds = encoded(events["kind"])[1].to_pylist()
-            if set(APPLIED_KINDS).isdisjoint(kinds) or not has_kind(events, *APPLIED_KINDS):
+            if not has_kind(events, *APPLIED_KINDS):
                 return
             logged = self._removals_logged
             if logged is None and self._whole:
@@ -494,9 +493,10 @@ class AuditFold:
             self._gaps, finding = missing_lines.of_earlier_loads(events)
             found.append(finding)
         self._gaps = self._gaps.joined(gaps)
-        found += log_checks.clock_steps(events, before=self._last)
-        self.stepped_back_us += log_checks.stepped_back_us(events, before=self._last)
-        self.silences.take(log_checks.times_us(events, before=self._last))
+        seq, t_us = log_checks.timed(events, self._last)
+        found += log_checks.clock_steps(seq, t_us)
+        self.stepped_back_us += log_checks.stepped_back_us(t_us)
+        self.silences.take(t_us)
         self._added |= connections_added(events)
         self._checkpoints = self._checkpoints or has_kind(events, "checkpoint")
         found += in_a_trace(

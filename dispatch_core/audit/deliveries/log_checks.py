@@ -84,11 +84,10 @@ def _lines(first: int, last: int) -> str:
     return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
-def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None = None) -> list[LogFinding]:
-    """Find lines whose time lies more than ``tolerance_us`` before that of the line in front of them."""
-    seq, t_us = _timed(events, before)
+def clock_steps(seq: npt.NDArray[np.int64], t_us: npt.NDArray[np.int64]) -> list[LogFinding]:
+    """Find lines whose time lies before that of the line in front of them; ``seq`` and ``t_us``: ``timed`` lines."""
     found = []
-    for row in np.flatnonzero(np.diff(t_us) < -tolerance_us).tolist():
+    for row in np.flatnonzero(t_us[1:] < t_us[:-1]).tolist():
         back_ms = (int(t_us[row]) - int(t_us[row + 1])) / 1000
         text = (
             f"the clock went back by {back_ms:.3f} ms between seq {int(seq[row])} and seq {int(seq[row + 1])}: "
@@ -102,25 +101,19 @@ def clock_steps(events: pa.Table, tolerance_us: int = 0, before: LastLine | None
     return found
 
 
-def stepped_back_us(events: pa.Table, before: LastLine | None = None) -> int:
-    """Return by how much the clock goes back in these lines, all steps together, microseconds."""
-    _, t_us = _timed(events, before)
-    steps = np.diff(t_us)
+def stepped_back_us(t_us: npt.NDArray[np.int64]) -> int:
+    """Return by how much the clock goes back in these times, all steps together, microseconds."""
+    steps = t_us[1:] - t_us[:-1]
     return int(-steps[steps < 0].sum())
 
 
-def times_us(events: pa.Table, before: LastLine | None = None) -> npt.NDArray[np.int64]:
-    """Return the times of these lines, microseconds, with that of the last line before them."""
-    return _timed(events, before)[1]
-
-
-def _timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def timed(events: pa.Table, before: LastLine | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return ``seq`` and time of the lines that have a time, with the last such line before them."""
     times = events["t_us"]
     seq, t_us = _ints(events["seq"]), _ints(times)
     if times.null_count:
-        timed = np.asarray(pc.is_valid(times))
-        seq, t_us = seq[timed], t_us[timed]
+        known = np.asarray(pc.is_valid(times))
+        seq, t_us = seq[known], t_us[known]
     if before is not None and before.timed is not None:
         seq, t_us = np.append(before.timed[0], seq), np.append(before.timed[1], t_us)
     return seq, t_us
@@ -132,7 +125,7 @@ def overlapping(log: DispatcherLog, events: pa.Table, earlier: EarlierLoads) -> 
     ``log`` names this load, ``events`` are its lines. The clocks of two brokers may differ, so their overlap is uncertain,
     and there is none if this load names only positions behind those of the other (``load_order``).
     """
-    if not events.num_rows or events["t_us"].null_count == events.num_rows:
+    if not len(earlier) or events["t_us"].null_count == events.num_rows:
         return []
     began_us = int(pc.min(events["t_us"]).as_py())
     found = []

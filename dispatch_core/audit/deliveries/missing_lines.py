@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints as _ints
-from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.line_kinds import of_kinds
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 
 
@@ -96,7 +96,7 @@ def gaps(
     seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
     found: list[LogFinding] = []
     places: list[int] = []
-    is_gap = marked(events["kind"], "gap")
+    is_gap = of_kinds(events, "gap")
     for row in np.flatnonzero(is_gap).tolist():
         line = events.slice(row, 1).to_pylist()[0]
         first, last, lines = line["gap_from_seq"], line["gap_to_seq"], line["gap_lines"]

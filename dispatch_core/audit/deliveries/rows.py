@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.batches import no_rows, nulls
 from dispatch_core.arrays.columns import Ints, Mask
 from dispatch_core.audit.deliveries.findings import CAUSE_OF, Finding
 from dispatch_core.audit.deliveries.scan import Scanned
@@ -21,7 +21,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.tables import ANOMALIES, DELIVERIES, IDENTITY
 
 #: Findings that are kept as objects of Python until they become rows.
-_ROWS_AT_ONCE: Final = 10_000
+_ROWS_AT_ONCE: Final = 5_000
 _IDENTITY: Final = frozenset(field.name for field in IDENTITY)
 
 
@@ -135,6 +135,8 @@ class Rows:
         return pa.array(list(CAUSE_OF.values()), pa.string()).take(_known(at, at >= 0))
 
     def _repeat(self, name: str, count: int) -> pa.Array:
+        if self._same[name] is None:
+            return nulls(count, DELIVERIES.field(name).type)
         repeated = self._repeated.get(name)
         if repeated is None or len(repeated) < count:
             value = pa.scalar(self._same[name], DELIVERIES.field(name).type)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import has
+from dispatch_core.arrays.columns import has, rows_at
 from dispatch_core.arrays.line_kinds import has_kind, of_kinds, rows_of_kind
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.sentences.names import shown
@@ -87,10 +87,8 @@ def in_a_trace(
 
 def connections_added(events: pa.Table) -> set[int]:
     """Return the connections that the lines add."""
-    rows = rows_of_kind(events, "consumer_added")
-    if not len(rows):
-        return set()
-    return set(events["consumer"].take(pa.array(rows)).drop_null().to_pylist())
+    added = rows_at(events.select(["consumer"]), rows_of_kind(events, "consumer_added"))
+    return {number for number in added["consumer"].to_pylist() if number is not None}
 
 
 def _never_added(naming: pa.Table, findings: list[LogFinding], added: Set[int] | None) -> set[int]:

@@ -141,6 +141,8 @@ def connections_in(table: pa.Table) -> Connections:
     >>> found.of_row.tolist(), found.numbers, found.names
     ([0, 1, 0], [7, 8], ['a', 'consumer 8'])
     """
+    if not table.num_rows:
+        return Connections(np.empty(0, np.int64), [], [])
     number, numbers = codes_with_null(table["consumer"])
     name, names = codes_with_null(table["consumer_name"])
     pairs = pa.array(number * len(names) + name).dictionary_encode()

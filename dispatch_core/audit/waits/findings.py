@@ -94,6 +94,8 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
     What waits for a limit in force is not stuck: only the rest of a wait counts.
     """
     waits = [rest for wait in waits if (rest := _without_limits(wait)) is not None]
+    if not waits:
+        return []
     words = Words(names)
     groups: dict[tuple[str, str | None, int | None], list[SampledWait]] = {}
     found: list[Finding] = []
@@ -128,12 +130,14 @@ def _without_limits(wait: SampledWait) -> SampledWait | None:
 
 
 def never_delivered(
-    waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limits, end: End
+    waits: Sequence[SampledWait], names: Mapping[int, str], limits: Limits, end: End
 ) -> list[Finding]:
     """Find ``never_delivered``: entries that no rule held and that were never sent; one finding per key.
 
     An entry that several of ``waits`` name is reported with the first of them.
     """
+    if not waits:
+        return []
     words = Words(names)
     found = []
     reported: set[str] = set()

@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.findings import Finding, perhaps_by_a_move
 from dispatch_core.audit.deliveries.layout import (
     ALL_LEFT,
@@ -127,8 +128,14 @@ class PossibleMoves:
             scan: the deliveries at its end.
             waits: of entries that still wait.
         """
+        found = list(found)
         going_on = [wait for wait in waits if wait.until_seq is None]
+        if not (found or going_on or self._acknowledged):
+            return found, None
         passed = self._passed(window, scan)
+        passed.find(
+            position for sources in (going_on, found) for source in sources for position in source.positions
+        )
         first_lines: dict[str, int | None] = {}
         for wait in going_on:
             first_lines |= passed.waiting(wait, self._empty)
@@ -268,10 +275,10 @@ class _Passed:
         """
         self._window, self._scan, self._dropped, self._deleted = window, scan, dropped, deleted
         self._lag_us = max(scan.least_lag_us or 0, 0)
-        self._ordinal: dict[str, int] | None = None
+        self._ordinal: dict[str, int] = {}
         count = len(window)
-        deliveries = scan.deliveries[scan.deliveries[:, OPERATION] >= window.first_op_of_state]
-        entries, ops = deliveries[:, ENTRY], deliveries[:, OPERATION]
+        of_state = scan.deliveries[:, OPERATION] >= window.first_op_of_state
+        entries, ops = scan.deliveries[of_state, ENTRY], scan.deliveries[of_state, OPERATION]
         times_us, seqs = window.op_t_us[ops], window.op_seq[ops]
         in_time = np.lexsort((seqs, times_us))
         self._times_us, self._seqs = times_us[in_time], seqs[in_time]
@@ -287,6 +294,14 @@ class _Passed:
         self._first_after_us, self._last_after_us = np.full(count, _NEVER), np.full(count, -_NEVER)
         self._first_after_us[:-1] = np.minimum.accumulate(first_us[:0:-1])[::-1]
         self._last_after_us[:-1] = np.maximum.accumulate(last_us[:0:-1])[::-1]
+
+    def find(self, positions: Iterable[str]) -> None:
+        """Find the entries at these positions; call it before they are asked about."""
+        every = dict.fromkeys(positions, -1)
+        wanted = [position for position in every if ":" in position]  # not those of unknown entries
+        parts = np.array([position.split(":") for position in wanted], np.int64).reshape(-1, 2)
+        ordinals = locate(self._window.ledger, self._window.entry, parts[:, 0], parts[:, 1])
+        self._ordinal = every | dict(zip(wanted, ordinals.tolist(), strict=True))
 
     @property
     def first_us(self) -> int:
@@ -387,7 +402,5 @@ class _Passed:
         return entry.line_behind_reset([entry.left] if by_seek and entry.left is not None else empty)
 
     def _at(self, position: str) -> int | None:
-        if self._ordinal is None:
-            pairs = zip(self._window.ledger.tolist(), self._window.entry.tolist(), strict=True)
-            self._ordinal = {f"{ledger}:{entry}": at for at, (ledger, entry) in enumerate(pairs)}
-        return self._ordinal.get(position)
+        at = self._ordinal[position]
+        return at if at >= 0 else None

@@ -130,7 +130,7 @@ class IllegalLines:
                 f"{finding.explanation}; the line was taken",
                 "t_us never goes back",
             )
-            for finding in log_checks.clock_steps(batch.events, before=self._last)
+            for finding in log_checks.clock_steps(*log_checks.timed(batch.events, self._last))
         ]
 
     def _holes(self, batch: _Batch) -> list[Illegal]:

@@ -206,7 +206,8 @@ class DispatcherFold(ABC):
         owner = np.repeat(np.arange(len(lengths)), lengths)[of_sent]
         expected, reason = expected[first:][of_sent], reason[first:][of_sent]
         judgement = np.where(reason == 0, EXACT, DIVERGENT).astype(np.int8)
-        judgement[np.isin(reason, self._unknown())] = NOT_JUDGED
+        for unknown in self._unknown():
+            judgement[reason == unknown] = NOT_JUDGED
         touched = self._moves.touched(
             batch.op_code, batch.op_consumer, batch.op_start, batch.op_ordinals, batch.op_t_us
         )
@@ -373,12 +374,14 @@ class DispatcherFold(ABC):
         undecided, permits = self._undecided(), self._lacks_permits()
         near_by = Racing.joined(self._before, self._racing(batch), batch.ahead)
         changes, own = near_by.changes(), dict[int, Racing]()
+        named: dict[int, str] = {}  # a log that differs everywhere names few consumers often
         findings = []
         for at in differing.tolist():
             op = int(owner[at])
             t_us = int(batch.op_t_us[op])
             seq = int(batch.op_seq[op])
             who = self._numbers.get(int(batch.op_consumer[op]), -1)
+            by_rule = int(expected[at])
             racing = changes
             if int(reason[at]) == permits:
                 if who not in own:
@@ -396,8 +399,8 @@ class DispatcherFold(ABC):
                     t_us,
                     "dispatch",
                     JUDGEMENTS[int(judgement[at])],
-                    "nobody" if expected[at] < 0 else f"consumer {expected[at]}",
-                    f"consumer {who}",
+                    "nobody" if by_rule < 0 else named.setdefault(by_rule, f"consumer {by_rule}"),
+                    named.setdefault(who, f"consumer {who}"),
                     near,
                     self.reasons[int(reason[at])],
                 )

@@ -8,7 +8,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import ADDED, FLOW, REDELIVER, REDELIVER_ALL, REMOVED
+from dispatch_core.audit.deliveries.operations import (
+    ADDED,
+    FLOW,
+    MOVED_SOMEWHERE,
+    REDELIVER,
+    REDELIVER_ALL,
+    REMOVED,
+)
 
 Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -21,11 +28,13 @@ RACE_US: Final = 50_000
 _CHANGES: Final = (ADDED, REMOVED, REDELIVER, REDELIVER_ALL)
 #: Operations that give their consumer permits: new ones, and those that were kept back while it was blocked.
 _GIVES: Final = (FLOW, REDELIVER, REDELIVER_ALL)
+#: By code of an operation.
+_MAY_RACE: Final = np.isin(np.arange(MOVED_SOMEWHERE + 1), (*_CHANGES, FLOW))
 
 
 def may_race(codes: Array) -> npt.NDArray[np.bool_]:
     """Mask the operations (codes: ``audit.operations``) that may race with deliveries."""
-    return np.isin(codes, (*_CHANGES, FLOW))
+    return _MAY_RACE[codes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,13 @@ def test_another_table_has_its_own_kinds() -> None:
     assert rows_of_kind(events.slice(1), "sent").tolist() == [2]
 
 
+def test_a_slice_has_only_the_kinds_of_its_rows() -> None:
+    events = pa.table({"kind": PLAIN.dictionary_encode()}).slice(0, 2)
+    assert has_kind(events, "sent")
+    assert not has_kind(events, "flow", "ack")
+    assert not len(rows_of_kind(events, "flow"))
+
+
 def test_kinds_are_forgotten_with_their_table() -> None:
     gc.collect()
     before = len(line_kinds._KNOWN)

@@ -5,6 +5,7 @@ import zlib
 
 import pytest
 
+from dispatch_core.recording import rows
 from dispatch_core.recording.log import dispatcher_logs
 from tests.dispatch_core.recording.reading import HEADER, TOPIC, flow, line_of, message, read
 
@@ -223,3 +224,21 @@ def test_an_unfinished_footer_count_over_blocks():
         assert read(data, limits=Limits(block_bytes=block)).refused == []
     lost = data.replace(line_of(flow(77)) + b"\n", b"")
     assert read(lost).refused[0][2].startswith("the footer says 200 lines, 199 were read")
+
+
+def test_the_values_of_a_block_are_converted_once_for_all_loads(monkeypatch):
+    converted = []
+    from_json = rows.from_json
+
+    def counted(table, faults):
+        converted.append(len(table))
+        return from_json(table, faults)
+
+    monkeypatch.setattr(rows, "from_json", counted)
+    loads = [[HEADER | {"incarnation": load}, flow(1), flow(2)] for load in range(1, 6)]
+    loads[2][1] = flow(1, permits=0)
+    result = read([line for load in loads for line in load])
+    assert converted == [15]
+    assert result.refused == [(8, "permits", "0 is below 1")]
+    seqs = [(row["incarnation"], row["seq"]) for row in result.events.to_pylist() if row["kind"] == "flow"]
+    assert seqs == [(load, seq) for load in range(1, 6) for seq in (1, 2) if (load, seq) != (3, 1)]
