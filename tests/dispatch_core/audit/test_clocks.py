@@ -132,7 +132,7 @@ def test_a_stall_that_a_producers_clock_explains_is_uncertain_and_not_gone(
     events, stored_us = two_hours_idle()
     folder = write(tmp_path / "a" / "b", published(stored_us, {"p": -hours * HOUR_US}), events)
     verdict, found, uncertain = certain(folder, capsys)
-    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_key"})
+    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_key", "stuck_consumer"})
 
 
 @pytest.mark.parametrize("hours", HOURS)
