@@ -160,7 +160,7 @@ def encoded(state: ReplayState) -> bytes:
     """Return a state as bytes, compressed."""
     buffer = io.BytesIO()
     _Writer(buffer, protocol=5).dump(state)
-    return zstandard.compress(buffer.getbuffer(), _LEVEL)
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(buffer.getbuffer())
 
 
 def decoded(data: bytes) -> ReplayState:
