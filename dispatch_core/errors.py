@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,36 @@ _HELPS: Final = {
     errno.EPERM: "let the user of this process write there",
     errno.EIO: "check the disk",
 }
+#: Words of object stores and their clients for what is missing: what it is, and what helps.
+_STORE: Final = (
+    (
+        r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist",
+        "the bucket does not exist",
+        "create it or correct the URL",
+    ),
+    (
+        r"INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch"
+        r"|INVALID_CLIENT_TOKEN_ID|No user exists",
+        "the object store does not know these credentials",
+        "correct the credentials in the environment or the connection",
+    ),
+    (
+        r"NoCredentials|no valid credentials|credentials provider",
+        "no credentials for the object store were found",
+        "set them in the environment or the connection",
+    ),
+    (
+        r"ACCESS_DENIED|AccessDenied|PermissionDenied|403 Forbidden|HTTP response code 403|Status code: 403",
+        "the object store refuses access",
+        "give these credentials the right to list, read, write and delete there",
+    ),
+    (
+        r"NETWORK_CONNECTION|curlCode|error sending request|Connection refused|tcp connect error|dns error",
+        "the object store cannot be reached",
+        "check the endpoint (AWS_ENDPOINT_URL) and the network",
+    ),
+    (r"SLOW_DOWN|SlowDown|503 Service|SERVICE_UNAVAILABLE", "the object store is overloaded", "wait"),
+)
 #: Modules of other programs' exceptions that have the system's words in their text.
 _FOREIGN: Final = ("py4j.", "pyspark.", "deltalake.", "pyarrow.", "_internal")
 _LONGEST: Final = 200
@@ -105,7 +136,7 @@ class NotStreamableError(DispatchAuditError):
 
 
 class DiskError(DispatchAuditError):
-    """A file that could not be written or read because of the disk or its permissions, not of the data.
+    """A file that could not be written or read because of the disk, the object store or its permissions, not of the data.
 
     Files are written by Python, by Arrow, by Delta's Rust code and by Spark's JVM; each raises an exception of its own that
     has the system's words. ``disk_errors_named`` turns all of them into this error.
@@ -122,7 +153,7 @@ def disk_errors_named(what: str) -> Iterator[None]:
     except DispatchAuditError:
         raise
     except Exception as error:
-        trouble = disk_trouble(error)
+        trouble = disk_trouble(error) or store_trouble(error)
         if trouble is None:
             raise
         reason, helps = trouble
@@ -138,10 +169,12 @@ def names_disk_errors(what: str) -> Callable[[Callable[_Of, _What]], Callable[_O
     def wrapping(function: Callable[_Of, _What]) -> Callable[_Of, _What]:
         @wraps(function)
         def wrapped(*args: _Of.args, **kwargs: _Of.kwargs) -> _What:
+            values = (*args, *kwargs.values())
             folder = next(
-                (value for value in (*args, *kwargs.values()) if isinstance(value, os.PathLike)), None
+                (value for value in values if isinstance(value, os.PathLike) or hasattr(value, "url")), None
             )
-            with disk_errors_named(what if folder is None else f"{what}: {os.fsdecode(folder)}"):
+            named = os.fsdecode(folder) if isinstance(folder, os.PathLike) else str(folder)
+            with disk_errors_named(what if folder is None else f"{what}: {named}"):
                 return function(*args, **kwargs)
 
         return wrapped
@@ -160,6 +193,19 @@ def disk_trouble(error: BaseException) -> tuple[str, str] | None:
             path = getattr(seen, "filename", None)
             where = f"{os.fsdecode(path)[:_LONGEST]}: " if isinstance(path, (str, bytes)) else ""
             return where + os.strerror(number), _HELPS[number]
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    return None
+
+
+def store_trouble(error: BaseException) -> tuple[str, str] | None:
+    """Return what an object store or the way to it lacks, and what helps; None if it is not the cause."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) or type(seen).__module__.startswith(_FOREIGN):
+            text = str(seen)
+            found = next(((what, helps) for words, what, helps in _STORE if re.search(words, text)), None)
+            if found is not None:
+                return found
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return None
 

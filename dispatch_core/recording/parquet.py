@@ -52,12 +52,15 @@ def write_parquet(table: pa.Table, path: str | Path) -> None:
         writer.write_table(table.select(kept.names).cast(kept), row_group_size=ROW_GROUP_ROWS)
 
 
-def open_writer(path: str | Path, schema: pa.Schema, *, plain: bool = False) -> pq.ParquetWriter:
+def open_writer(
+    path: str | Path | pa.NativeFile, schema: pa.Schema, *, plain: bool = False
+) -> pq.ParquetWriter:
     """Open a Parquet file to write rows of ``schema`` to, with encodings that suit logs and result tables.
 
     Texts repeat, so they are dictionary encoded. Integers are positions, times and sequence numbers, so they are stored as
     differences (``DELTA_BINARY_PACKED``), which takes less time and a third of the space of the default. Compression is zstd
-    at its fastest level. ``plain``: columns that are dictionaries in ``schema`` are read back as texts.
+    at its fastest level. ``plain``: columns that are dictionaries in ``schema`` are read back as texts. ``path`` may
+    be an open stream, which stays open.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
     return pq.ParquetWriter(

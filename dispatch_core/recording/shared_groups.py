@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dispatch_core.recording.stored_files import is_url, parquet_file, parquet_footer
+
 #: Row groups kept: of messages and of events, each the one that a dispatcher begins in and the one that it ends in.
 _KEPT: Final = 4
 #: Forms of row groups kept.
@@ -79,14 +81,19 @@ class About:
 
 
 def about(path: str) -> About:
-    """The footer of a Parquet file, read again only when the file has changed. Raises pyarrow's errors."""
+    """The footer of a stored Parquet file, read again only when the file has changed. Raises pyarrow's errors.
+
+    Objects of a store are not asked for changes: their names are never used again.
+    """
+    if is_url(path):
+        return _about(path, 0, 0)
     status = os.stat(path)  # noqa: PTH116 - asked for each dispatcher
     return _about(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=8)
 def _about(path: str, _mtime_ns: int, _size_bytes: int) -> About:
-    metadata = pq.read_metadata(path)
+    metadata = parquet_footer(path)
     groups = tuple(_group(metadata.row_group(at)) for at in range(metadata.num_row_groups))
     return About(metadata, tuple(metadata.schema.to_arrow_schema().names), groups)
 
@@ -147,7 +154,7 @@ def whole_group(
     """
     known = about(path)
     wanted = [name for name in known.filled(group) if name not in _UNREAD]
-    with pq.ParquetFile(path, metadata=known.metadata, read_dictionary=[*texts, *whose]) as file:
+    with parquet_file(path, metadata=known.metadata, read_dictionary=[*texts, *whose]) as file:
         table = file.read_row_group(group, columns=list(dict.fromkeys((*wanted, *whose))), use_threads=False)
     keys = [table[name].combine_chunks() for name in whose]
     starts = run_starts(keys)

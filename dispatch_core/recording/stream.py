@@ -31,6 +31,7 @@ from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
 from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
 from dispatch_core.recording.shared_groups import Form, Runs, about, rows_of, run_starts, whole_group
+from dispatch_core.recording.stored_files import parquet_file
 
 #: A batch brings at least so many entries beyond the last one that its events name, since these entries may be waiting.
 AHEAD_ROWS: Final = 4096
@@ -988,7 +989,7 @@ class _File:
         filled = frozenset(self._about.filled(group))
         there = [name for name in columns if name in filled]
         if self._file is None:
-            self._file = pq.ParquetFile(
+            self._file = parquet_file(
                 self._path, metadata=self._about.metadata, read_dictionary=list(self._texts)
             )
         if of_group.num_rows > _MOST_AT_ONCE:

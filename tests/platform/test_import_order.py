@@ -28,7 +28,7 @@ CORE_ORDER = (
 )
 #: The folders of ``spark_jobs``, by the same rule.
 SPARK_ORDER = (
-    ("intervals", "progress", "run_stage", "task_grouping", "worker_memory"),
+    ("intervals", "location", "progress", "run_stage", "task_grouping", "worker_memory"),
     ("session",),
     ("stage_command",),
     ("warehouse",),
