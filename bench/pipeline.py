@@ -42,7 +42,7 @@ def product(home: str, day: str) -> tuple[float, dict[str, Any]]:
         done = [
             ingest(spark, landing, warehouse, span),
             replay(spark, warehouse, span),
-            aggregate(spark, warehouse, span),
+            aggregate(warehouse, span),
         ]
         seconds = time.perf_counter() - began
     facts: dict[str, Any] = {f"{report['stage']}_seconds": report["seconds"] for report in done}

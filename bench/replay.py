@@ -17,6 +17,7 @@ from bench.generated import dispatchers
 from bench.harness import BenchError
 from dispatch_core.recording.reader import find_recordings, read_recording
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
 from spark_jobs.replay.replay_task import replay_dispatchers
 from spark_jobs.worker_memory import take_little_memory
 
@@ -80,7 +81,7 @@ def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     began = time.perf_counter()
-    rows = replay_dispatchers(given, folder, interval(day))
+    rows = replay_dispatchers(given, Location.of(folder), interval(day))
     seconds = time.perf_counter() - began
     facts: dict[str, Any] = {"dispatchers": len(given)}
     for row in rows:

@@ -16,7 +16,7 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from dispatch_airflow import deadline, notify, stages, steps
-from dispatch_airflow.home import SETTINGS_VARIABLE, SOURCE_VARIABLE, Home, clear_failure
+from dispatch_airflow.home import HOME_VARIABLE, SETTINGS_VARIABLE, SOURCE_VARIABLE, Home, clear_failure
 from dispatch_airflow.pages.links import DATA_DOCS, REPORT, with_links
 from dispatch_airflow.params import moment, number, set_number, switch
 
@@ -28,7 +28,7 @@ and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the find
 
 | task | what it does | where its results are |
 |---|---|---|
-| `choose_interval` | checks the parameters | XCom |
+| `choose_interval` | checks the parameters and the home | XCom |
 | `pull` | copies new log files from the source, any object store | `landing`, asset `dispatch_audit/landed` |
 | `ingest` | reads and checks rows; earlier intervals with new logs first | `messages`, `consumer_events`, `quarantine` |
 | `plan` | divides the dispatchers into groups of about equal size | XCom |
@@ -40,7 +40,7 @@ and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the find
 Data Docs |
 | `report` | a page per subscription: verdict, charts, findings; also when `validate` failed | `reports/<interval>` |
 | `publish` | logs the verdict of every subscription, also when `validate` failed | asset `dispatch_audit/verdict` |
-| `alert` | sends the alerts: to a file always, by e-mail and webhook if connections exist | `alerts/alerts.jsonl` |
+| `alert` | sends the alerts: to a file always, by e-mail and webhook if connections exist | `alerts/<interval>` |
 | `find_stale` | lists the intervals whose history has changed since they were audited | XCom |
 | `recompute_stale` | replays them again, oldest first; in scheduled runs, in others by parameter | the same tables |
 | `judge_stale`, `alert_stale` | judges each of them again, and alerts on changes | the same places |
@@ -60,9 +60,12 @@ GROUPS_AT_ONCE = set_number("DISPATCH_AUDIT_GROUPS_AT_ONCE", 2, most=256)
 
 MOST_GROUPS = 256
 
+#: As text: credentials are looked up when a task runs.
+HOME = Home(os.environ.get(HOME_VARIABLE) or ".dispatch-audit").root
+
 PARAMS = {
     "source": Param(
-        os.environ.get(SOURCE_VARIABLE) or str(Home.current().root / "incoming"),
+        os.environ.get(SOURCE_VARIABLE) or f"{HOME}/incoming",
         type="string",
         minLength=1,
         maxLength=2000,
@@ -172,6 +175,7 @@ def dispatch_audit() -> None:
         params: dict[str, Any], data_interval_start: Any = None, data_interval_end: Any = None
     ) -> Any:
         with clear_failure():
+            steps.check_home(Home.current())
             return steps.choose_interval(params, (data_interval_start, data_interval_end))
 
     @step(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])

@@ -26,8 +26,8 @@ DOC: Final = """
 
 **Always kept**: the logs (landed files, `messages`, `consumer_events`, `quarantine`), because a dispatcher's state is
 computed from the beginning of its log; and the findings (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`,
-alerts). To get removed results of an interval again, run the interval again. An interval on which a run is at work is
-left alone.
+alerts). To get removed results of an interval again, run the interval again. Runs may be at
+work meanwhile: what they write is younger than what is removed.
 
 *Dry run* reports what would be removed, and removes nothing.
 """

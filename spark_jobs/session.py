@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.stored_files import VARIABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,6 +149,7 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dlog4j2.configurationFile={_LOG4J.as_uri()} {java}",
         # Also for the workers of a local master.
         **{f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()},
+        **_store_settings(),
         "spark.task.maxFailures": str(_TASK_ATTEMPTS),  # on a cluster; a local master has its own number
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -166,6 +168,18 @@ def _settings(size_bytes: int | None) -> dict[str, str]:
         # The reader ensures nullability inside lists and structs; Delta cannot enforce it.
         "spark.databricks.delta.constraints.allowUnenforcedNotNull.enabled": "true",
     }
+
+
+def _store_settings() -> dict[str, str]:
+    """Return the settings by which the executors of a cluster get at the store of the home; local ones inherit them.
+
+    Spark hides the values of settings whose names match ``spark.redaction.regex`` wherever it shows settings.
+    """
+    local = (os.environ.get("DISPATCH_AUDIT_SPARK_MASTER") or "local").startswith("local")
+    if local and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    given = {f"spark.executorEnv.{name}": os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    return given | ({"spark.redaction.regex": "(?i)secret|password|token|access[._]?key"} if given else {})
 
 
 def _cores() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.audit.limit_rules import LimitRules
@@ -17,6 +16,7 @@ from dispatch_core.audit.limits import LimitsError
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
+from spark_jobs.location import Location
 from spark_jobs.progress import complain
 
 if TYPE_CHECKING:
@@ -43,14 +43,18 @@ def parser(
         "--interval-end", type=moment, help="its end, exclusive (default: a day after its start)"
     )
     if landing:
-        result.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
+        result.add_argument(
+            "--landing", required=True, type=Location.of, help="the folder or URL that pull wrote to"
+        )
     else:
-        result.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
+        result.add_argument("--landing", type=Location.of, help=argparse.SUPPRESS)
     if limits:
         add_limits(result)
     if overrides:
         add_overrides(result)
-    result.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
+    result.add_argument(
+        "--warehouse", required=True, type=Location.of, help="the folder or URL of the Delta tables"
+    )
     return result
 
 

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
@@ -20,6 +19,7 @@ from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs import stage_command
 from spark_jobs.ingest.landing_changes import bounds_as_json, stale_intervals
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.location import Location
 from spark_jobs.progress import complain, say
 from spark_jobs.pull import segments
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 def recompute(
     spark: SparkSession,
-    landing: Path,
-    warehouse: Path,
+    landing: Location,
+    warehouse: Location,
     spans: Sequence[Interval],
     *,
     limits: LimitRules,
@@ -49,7 +49,7 @@ def recompute(
         if segments.read_interval(landing, span) is not None:  # its log files are still kept
             ingest_with_history(spark, landing, warehouse, span)
         replay(spark, warehouse, span, limits=limits, overrides=overrides)
-        aggregate(spark, warehouse, span, limits=limits)
+        aggregate(warehouse, span, limits=limits)
         done.append(bounds_as_json(span))
         say(f"recompute {span.name}: {len(done)} of {len(spans)} intervals done")
     return done
@@ -75,8 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "what", choices=("list", "recompute"), help="list the intervals, or compute them again"
     )
-    parser.add_argument("--landing", required=True, type=Path, help="the folder that pull wrote to")
-    parser.add_argument("--warehouse", required=True, type=Path, help="the folder of the Delta tables")
+    parser.add_argument(
+        "--landing", required=True, type=Location.of, help="the folder or URL that pull wrote to"
+    )
+    parser.add_argument(
+        "--warehouse", required=True, type=Location.of, help="the folder or URL of the Delta tables"
+    )
     parser.add_argument(
         "--interval",
         action="append",

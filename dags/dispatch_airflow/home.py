@@ -1,4 +1,4 @@
-"""Folders of one installation, loggers of tasks and errors of steps."""
+"""Places of one installation, loggers of tasks and errors of steps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dispatch_core.errors import DispatchAuditError
 
+if TYPE_CHECKING:
+    from spark_jobs.location import Location
+
 HOME_VARIABLE: Final = "DISPATCH_AUDIT_HOME"
+#: Id of the Airflow connection (type Amazon Web Services) with the credentials of a home in an object store.
+CONNECTION_VARIABLE: Final = "DISPATCH_AUDIT_HOME_CONNECTION"
 SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
 #: Path of a file of settings that hold in place of those in the logs' headers.
 SETTINGS_VARIABLE: Final = "DISPATCH_AUDIT_SETTINGS"
@@ -44,43 +48,99 @@ def clear_failure() -> Iterator[None]:
         raise AirflowFailException(str(error)) from error
 
 
+def use_connection() -> None:
+    """Put the credentials of the home's connection into the environment, for this process and those that it starts.
+
+    Does nothing if ``DISPATCH_AUDIT_HOME_CONNECTION`` is not set. Raises ``ParameterError`` if Airflow does not have the
+    connection. Nothing is logged.
+    """
+    connection_id = os.environ.get(CONNECTION_VARIABLE)
+    if not connection_id or os.environ.get(_USED) == connection_id:
+        return
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        connection = BaseHook.get_connection(connection_id)
+    except AirflowNotFoundException:
+        raise ParameterError(
+            f"{CONNECTION_VARIABLE} names the connection {connection_id!r}, which Airflow does not have; nothing was done. "
+            "Create it (type Amazon Web Services), or unset the variable and set the credentials in the environment"
+        ) from None
+    extra = connection.extra_dejson
+    given = {
+        "AWS_ACCESS_KEY_ID": connection.login,
+        "AWS_SECRET_ACCESS_KEY": connection.password,
+        "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
+        "AWS_REGION": extra.get("region_name"),
+        "AWS_ENDPOINT_URL": extra.get("endpoint_url"),
+    }
+    os.environ.update({name: str(value) for name, value in given.items() if value})
+    os.environ[_USED] = connection_id
+
+
+#: The connection whose credentials are in the environment already; child processes inherit both.
+_USED: Final = "_DISPATCH_AUDIT_HOME_CONNECTION_USED"
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder in which one installation keeps what it lands, writes and publishes."""
+    """The folder or URL under which one installation keeps what it lands, writes and publishes."""
 
-    root: Path
+    root: str
+
+    def __post_init__(self) -> None:
+        text = os.fspath(self.root)
+        absolute = text.rstrip("/") if "://" in text else os.path.abspath(text)  # noqa: PTH100 - may be a URL
+        object.__setattr__(self, "root", absolute)
 
     @classmethod
     def current(cls) -> Home:
-        """Return the home that the environment names, by default ``.dispatch-audit`` in the working directory."""
-        return cls(Path(os.environ.get(HOME_VARIABLE) or ".dispatch-audit").absolute())
+        """Return the home that the environment names, by default ``.dispatch-audit`` in the working directory.
+
+        If the environment names a connection for it, its credentials are put into the environment of this process.
+        """
+        use_connection()
+        return cls(os.environ.get(HOME_VARIABLE) or ".dispatch-audit")
 
     @property
-    def landing(self) -> Path:
+    def place(self) -> Location:
+        """The home itself."""
+        from spark_jobs.location import Location  # slow to import, and not needed to parse a DAG
+
+        return Location.of(self.root)
+
+    @property
+    def landing(self) -> Location:
         """Pulled log files, each kept once, and the intervals that use them."""
-        return self.root / "landing"
+        return self.place / "landing"
 
     @property
-    def warehouse(self) -> Path:
+    def warehouse(self) -> Location:
         """Delta tables, one folder per table."""
-        return self.root / "warehouse"
+        return self.place / "warehouse"
 
     @property
-    def data_docs(self) -> Path:
+    def data_docs(self) -> Location:
         """Great Expectations' pages."""
-        return self.root / "data-docs"
+        return self.place / "data-docs"
 
     @property
-    def reports(self) -> Path:
+    def reports(self) -> Location:
         """A page per subscription and interval, for people."""
-        return self.root / "reports"
+        return self.place / "reports"
 
     @property
-    def what_if(self) -> Path:
+    def what_if(self) -> Location:
         """Comparisons of rules, one folder per run of ``dispatch_what_if``."""
-        return self.root / "what-if"
+        return self.place / "what-if"
 
     @property
-    def alerts(self) -> Path:
-        """Every alert that was raised, one JSON object per line."""
-        return self.root / "alerts" / "alerts.jsonl"
+    def alerts(self) -> Location:
+        """Every alert that was raised, one JSON file each, by interval."""
+        return self.place / "alerts"
+
+    @property
+    def turns(self) -> Location:
+        """The table that says which run is sending alerts."""
+        return self.place / "turns"

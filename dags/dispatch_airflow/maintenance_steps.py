@@ -43,8 +43,8 @@ def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict
     from spark_jobs.maintenance.maintain import retain as remove
     from spark_jobs.maintenance.retention import Retention
 
-    summary = remove(home.root, Retention(**days), dry_run=dry_run, report=progress.info)
-    if home.data_docs.is_dir() and not dry_run:
+    summary = remove(home.place, Retention(**days), dry_run=dry_run, report=progress.info)
+    if home.data_docs.exists() and not dry_run:
         write_list(home.data_docs)
     progress.info("retain: %s, %.1f MB", summary["removed"] or "nothing to remove", summary["bytes"] / 1e6)
     return summary
@@ -54,4 +54,4 @@ def compact(home: Home, *, dry_run: bool) -> dict[str, Any]:
     """Join small files and write checkpoints, so that tables open quickly."""
     from spark_jobs.maintenance.maintain import compact as compact_tables
 
-    return compact_tables(home.warehouse, dry_run=dry_run, report=progress.info)
+    return compact_tables(home.place, dry_run=dry_run, report=progress.info)

@@ -1,6 +1,6 @@
 """Send the alerts of an audited interval: to a file always, by mail and webhook if their Airflow connections exist.
 
-The file is written first and does not need a network. The table ``alerts_sent`` has each channel's notifications, so
+The file is written first. The table ``alerts_sent`` has each channel's notifications, so
 that none is sent twice, except when a process is killed between sending and recording; for that case each alert has an
 ``idempotency_key``. If a channel fails, the others are still used. The verdicts are published before alerts are sent.
 
@@ -12,9 +12,7 @@ that none is sent twice, except when a process is killed between sending and rec
 
 from __future__ import annotations
 
-import fcntl
 import html
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +32,7 @@ WEBHOOK_CONNECTION: Final = "dispatch_audit_webhook"
 FORMATS: Final = ("json", "slack")
 _KEY_HEADER: Final = "X-Dispatch-Audit-Idempotency-Key"
 #: Time to wait for another run that is sending its alerts.
-_LOCK_TIMEOUT_S: Final = 600.0
+_TURN_TIMEOUT_S: Final = 600.0
 
 Send = Callable[["Alert"], object]
 
@@ -51,7 +49,7 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
 
     sent: dict[str, Any] = {}
     failures = []
-    with _alert_lock(home):
+    with _alert_turn(home):
         results = read_results(home.warehouse, parse_moment(chosen["interval_start"]))
         places = _places(chosen, home, run)
         sink = FileAlertSink(home.alerts)
@@ -237,20 +235,15 @@ def _why(error: Exception | None) -> str:
 
 
 @contextmanager
-def _alert_lock(home: Home) -> Iterator[None]:
-    """Let one run at a time compare and record notifications. The lock ends with the process that has it."""
-    home.alerts.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
-    with home.alerts.with_name(".lock").open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StepError(
-                        f"another run has been sending alerts for {_LOCK_TIMEOUT_S:.0f} s; no alert of this interval was "
-                        "sent. The task will be retried; if this happens again, check the mail server and the webhook"
-                    ) from None
-                time.sleep(0.2)
-        yield
+def _alert_turn(home: Home) -> Iterator[None]:
+    """Let one run at a time compare and record notifications, because a mail cannot be taken back."""
+    from spark_jobs.warehouse.records import TurnError, turn
+
+    try:
+        with turn(home.turns, "alerts", wait_s=_TURN_TIMEOUT_S):
+            yield
+    except TurnError:
+        raise StepError(
+            f"another run has been sending alerts for {_TURN_TIMEOUT_S:.0f} s; no alert of this interval was "
+            "sent. The task will be retried; if this happens again, check the mail server and the webhook"
+        ) from None

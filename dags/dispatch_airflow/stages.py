@@ -81,7 +81,7 @@ def discard(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[str, Any
 
 def aggregate(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     """Compute balance and waiting times."""
-    return _stage("aggregates", [*_interval(chosen), *_warehouse(home), *_limits()], spark=True)
+    return _stage("aggregates", [*_interval(chosen), *_warehouse(home), *_limits()])
 
 
 def find_stale(home: Home) -> list[dict[str, str]]:

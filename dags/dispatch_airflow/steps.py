@@ -1,8 +1,8 @@
 """Steps of the DAG ``dispatch_audit``, callable without Airflow.
 
-Each step takes plain values, works in one *home* folder and returns a small summary that fits into XCom. Progress is
-logged to ``dispatch_audit.progress``. Heavy packages are imported inside the functions, and Spark runs in processes of
-its own (``dags/dispatch_airflow/stages.py``), so that parsing the DAG is fast.
+Each step takes plain values, works in one *home* (a folder or URL) and returns a small summary that fits into XCom.
+Progress is logged to ``dispatch_audit.progress``. Heavy packages are imported inside the functions, and Spark runs in
+processes of its own (``dags/dispatch_airflow/stages.py``), so that parsing the DAG is fast.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ def choose_interval(
         progress.info("settings in place of the logs' headers: %s", ", ".join(overrides.texts) or "none")
         chosen["overrides"] = overrides.json()
     return chosen
+
+
+def check_home(home: Home) -> None:
+    """Raise ``HomeError``, in one line, if the home cannot be reached or written to."""
+    home.place.check()
 
 
 def pull(

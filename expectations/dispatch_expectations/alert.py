@@ -8,13 +8,10 @@ news no message is sent, even while a subscription still FAILs as before.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from dispatch_core.report.names import file_name
@@ -26,6 +23,8 @@ from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherRes
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import ALL, FAIL, PASS
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
+from spark_jobs.warehouse.delta_tables import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,11 @@ class Places:
     link.
     """
 
-    warehouse: Path
-    data_docs: Path
-    reports: Path | None = None
+    warehouse: Location
+    data_docs: Location
+    reports: Location | None = None
     run: str | None = None
-    of: Callable[[Path], str] = str
+    of: Callable[[Location], str] = str
 
     def report(self, dispatcher: Dispatcher) -> str | None:
         """The dispatcher's report, if it was written."""
@@ -201,45 +200,28 @@ def _alert(result: DispatcherResult, news: list[AlertFinding], places: Places) -
 
 
 class FileAlertSink:
-    """Append alerts to a file as JSON Lines, each ``idempotency_key`` once, even with several writers."""
+    """Keep alerts as files, one per alert, named after its ``idempotency_key``: an alert that is sent again is one file.
 
-    def __init__(self, path: Path) -> None:
-        """``path`` is created with its folder at the first alert."""
-        self.path = path
+    ``<folder>/<interval>/<key>.json`` has the alert as a JSON object.
+    """
+
+    def __init__(self, folder: Place) -> None:
+        """``folder``: where alerts are kept; it need not exist."""
+        self.folder = Location.of(folder)
 
     def send(self, alerts: Sequence[Alert]) -> int:
-        """Append the alerts that the file does not have yet, sync it to disk, and return their number.
-
-        If a killed writer left half a line, a line break is written first.
-        """
-        if not alerts:
-            return 0
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            content = file.read()
-            known = {record.get("idempotency_key") for record in _records(content)}
-            fresh = [alert for alert in alerts if alert.idempotency_key not in known]
-            lines = "".join(json.dumps(alert.as_json(), ensure_ascii=False) + "\n" for alert in fresh)
-            if content and not content.endswith(b"\n") and lines:
-                lines = "\n" + lines
-            file.write(lines.encode("utf-8", "backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        return len(fresh)
+        """Write the alerts that are not there yet, and return their number."""
+        fresh = 0
+        for alert in alerts:
+            place = self.folder / alert.interval / f"{alert.idempotency_key}.json"
+            if not place.exists():
+                place.write_text(json.dumps(alert.as_json(), ensure_ascii=False) + "\n")
+                fresh += 1
+        return fresh
 
 
-def read_alerts(path: Path) -> list[dict[str, Any]]:
-    """Read the alerts of a sink's file, oldest first; none if there is no file."""
-    return list(_records(path.read_bytes())) if path.exists() else []
-
-
-def _records(content: bytes) -> Iterable[dict[str, Any]]:
-    for line in content.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # half a line of a writer that was killed: its alert is sent again
-        if isinstance(record, dict):
-            yield record
+def read_alerts(folder: Place) -> list[dict[str, Any]]:
+    """Read the alerts of a sink's folder: those of earlier intervals first, then in the order in which they were sent."""
+    kept = [stored for stored in Location.of(folder).files() if stored.location.name.endswith(".json")]
+    kept.sort(key=lambda stored: (stored.location.parent.name, stored.written))
+    return [json.loads(stored.location.read_text()) for stored in kept]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import pyarrow.dataset as ds
@@ -18,7 +17,7 @@ import pyarrow.dataset as ds
 from dispatch_expectations.alert_state import History, Notification, histories
 from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import read_batches, whole_dataset
-from spark_jobs.warehouse.delta_tables import all_files, append_rows, join_files
+from spark_jobs.warehouse.delta_tables import Place, all_files, append_rows, join_files
 
 TABLE: Final = "alerts_sent"
 #: Each message adds a small file; more than this many are joined.
@@ -27,7 +26,7 @@ _COLUMNS: Final = ("identity", "kind", "subject", "interval_start", "number", "s
 
 
 def read_histories(
-    warehouse: Path, channel: str, topics: Collection[str]
+    warehouse: Place, channel: str, topics: Collection[str]
 ) -> Mapping[Dispatcher, Mapping[str, History]]:
     """Read a channel's notifications about the dispatchers of some topics: per dispatcher, histories by identity."""
     wanted = (ds.field("channel") == channel) & ds.field("topic").isin(sorted(topics))
@@ -40,7 +39,7 @@ def read_histories(
     return {dispatcher: histories(rows) for dispatcher, rows in sent.items()}
 
 
-def reported_dispatchers(warehouse: Path, kinds: Collection[str]) -> set[Dispatcher]:
+def reported_dispatchers(warehouse: Place, kinds: Collection[str]) -> set[Dispatcher]:
     """Read the dispatchers that some channel was told a finding of these kinds of."""
     wanted = ds.field("kind").isin(sorted(kinds))
     batches = read_batches(whole_dataset(warehouse, TABLE), list(KEY), wanted)
@@ -48,7 +47,7 @@ def reported_dispatchers(warehouse: Path, kinds: Collection[str]) -> set[Dispatc
 
 
 def record_sent(
-    warehouse: Path,
+    warehouse: Place,
     channel: str,
     dispatcher: Dispatcher,
     notifications: Iterable[tuple[Notification, str]],

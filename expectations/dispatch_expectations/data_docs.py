@@ -5,8 +5,8 @@ scripts and foreign links are removed from every page, and a small style sheet a
 which no script runs and nothing is loaded. A table of the verdicts with links to the pages replaces the index page, which
 needs scripts.
 
-``<data_docs>/<interval>`` is replaced as a whole (built beside it, then renamed); ``<data_docs>/index.html`` lists the
-intervals.
+The pages are built in a private folder of this machine. Then those of ``<data_docs>/<interval>`` are replaced one by one,
+the index last, and those that are no longer linked are removed. ``<data_docs>/index.html`` lists the intervals.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from dispatch_expectations.promise import ALL
 from dispatch_expectations.suites import BY_NAME, PROMISES
 from dispatch_expectations.verdict import Verdict
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
+from spark_jobs.warehouse.delta_tables import Place
 
 _POLICY: Final = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
@@ -74,49 +76,46 @@ class Site:
         (self.folder / _SUMMARY).write_text(json.dumps(counts), encoding="utf-8")
 
 
-def index_of(data_docs: Path, interval_start: datetime) -> Path:
-    """Return the path of an interval's index page."""
-    return data_docs / interval(interval_start).name / "index.html"
+def index_of(data_docs: Place, interval_start: datetime) -> Location:
+    """Return the place of an interval's index page."""
+    return Location.of(data_docs) / interval(interval_start).name / "index.html"
 
 
 @contextmanager
-def staged_site(data_docs: Path, interval_start: datetime) -> Iterator[Site]:
-    """Yield a folder for an interval's pages; it replaces the earlier one when the block ends without an error."""
-    data_docs.mkdir(parents=True, exist_ok=True)
-    name = interval(interval_start).name
-    for left_over in data_docs.glob(f".{name}.*"):  # of a run that was killed
-        shutil.rmtree(left_over, ignore_errors=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=data_docs))
-    try:
-        yield Site(staging, interval_start)
-        staging.chmod(0o755)
-        target = data_docs / name
-        if target.exists():
-            earlier = staging.with_name(staging.name + ".old")
-            target.rename(earlier)
-            staging.rename(target)
-            shutil.rmtree(earlier)
-        else:
-            staging.rename(target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+def staged_site(data_docs: Place, interval_start: datetime) -> Iterator[Site]:
+    """Yield a folder for an interval's pages; they replace the earlier ones when the block ends without an error."""
+    with tempfile.TemporaryDirectory(prefix="data-docs-") as staging:
+        yield Site(Path(staging), interval_start)
+        _publish(Path(staging), Location.of(data_docs) / interval(interval_start).name)
     write_list(data_docs)
 
 
-def write_list(data_docs: Path) -> None:
+def _publish(staging: Path, target: Location) -> None:
+    """Write the pages of a folder to their place, the index last, and remove other pages there."""
+    pages = [page.relative_to(staging).as_posix() for page in staging.rglob("*") if page.is_file()]
+    for page in sorted(pages, key=lambda page: (page == "index.html", page)):
+        (target / page).put(staging / page)
+    for stored in target.files():
+        if stored.location.below(target) not in pages:
+            stored.location.delete()
+
+
+def write_list(data_docs: Place) -> None:
     """Write the page that lists the intervals which have pages."""
+    place = Location.of(data_docs)
     lines = []
-    for summary in sorted(data_docs.glob(f"[0-9]*/{_SUMMARY}"), reverse=True):
-        counts = json.loads(summary.read_text(encoding="utf-8"))
-        name = html.escape(summary.parent.name)
+    for folder in sorted(place.folders(), reverse=True):
+        try:
+            counts = json.loads((folder / _SUMMARY).read_text())
+        except FileNotFoundError:
+            continue
+        name = html.escape(folder.name)
         cells = ", ".join(
             f'<span class="{_word(word)}">{int(count)} {_word(word)}</span>' for word, count in counts.items()
         )
         lines.append(f'<tr><td><a href="{name}/index.html">{name}</a></td><td>{cells}</td></tr>')
     table = f"<table><tr><th>Interval (UTC)</th><th>Subscriptions</th></tr>{''.join(lines)}</table>"
-    temporary = data_docs / ".index.html"
-    temporary.write_text(_page("Dispatch audit", table), encoding="utf-8")
-    temporary.replace(data_docs / "index.html")
+    (place / "index.html").write_text(_page("Dispatch audit", table))
 
 
 def _word(text: str) -> str:

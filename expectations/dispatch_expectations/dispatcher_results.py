@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
@@ -25,6 +24,7 @@ from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, UNKNOW
 from dispatch_expectations.suites import BY_NAME, LOG_KINDS, PROMISE_OF_KIND, PROMISES, TOLERATED_KINDS
 from dispatch_expectations.validate import read_verdicts
 from dispatch_expectations.verdict import Verdict
+from spark_jobs.warehouse.delta_tables import Place
 
 NOBODY: Final = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
 #: Redeliveries are judged by their causes, so the alert names the promise and not each key.
@@ -96,7 +96,7 @@ def severity_rank(name: str) -> int:
 
 
 def read_results(
-    warehouse: Path, interval_start: datetime, policy: Policy | None = None
+    warehouse: Place, interval_start: datetime, policy: Policy | None = None
 ) -> list[DispatcherResult]:
     """Read the result of each dispatcher in an interval; empty if it was not judged. Raises ``PolicyError``."""
     verdicts = read_verdicts(warehouse, interval_start)

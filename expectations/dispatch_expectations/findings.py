@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.dataset as ds
@@ -18,6 +17,7 @@ import pyarrow.dataset as ds
 from dispatch_core.audit.catalogue import DOCUMENTED, SEVERITIES
 from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import interval_dataset, read_batches
+from spark_jobs.warehouse.delta_tables import Place
 
 #: Maximum number of findings per dispatcher; further identities are left out (the verdict counts every anomaly).
 MAX_IDENTITIES: Final = 10_000
@@ -76,7 +76,7 @@ class Finding:
         return int(self.uncertain), severity, self.first_seq, self.subject
 
 
-def read_findings(warehouse: Path, interval_start: datetime, kinds: Collection[str]) -> list[Finding]:
+def read_findings(warehouse: Place, interval_start: datetime, kinds: Collection[str]) -> list[Finding]:
     """Read the findings of some kinds in one interval, sorted by dispatcher and rank."""
     dataset = interval_dataset(warehouse, "anomalies", interval_start)
     found: dict[tuple[str, str, str, str, str], Finding] = {}

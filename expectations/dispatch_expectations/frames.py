@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -43,6 +42,7 @@ from dispatch_expectations.table_rows import (
     require_tables,
     whole_dataset,
 )
+from spark_jobs.warehouse.delta_tables import Place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,7 @@ class _Row:
     first_quarantined: str = ""
 
 
-def dispatcher_frame(warehouse: Path, interval_start: datetime, policy: Policy) -> pd.DataFrame:
+def dispatcher_frame(warehouse: Place, interval_start: datetime, policy: Policy) -> pd.DataFrame:
     """Build the frame of one interval, sorted by dispatcher; column ``row`` is the index 0 … n-1.
 
     Raises ``WarehouseError`` if the tables of ingest or replay do not exist.
@@ -126,7 +126,7 @@ def _dispatcher(row: dict[str, Any]) -> Dispatcher:
     return row["cluster"], row["topic"], row["subscription"]
 
 
-def _read_log(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+def _read_log(warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Read from the log its dispatchers, their files, and the number of entries that were sent."""
     events = interval_dataset(warehouse, "consumer_events", interval_start)
     columns = [*KEY, "incarnation", "source_file", "kind", "positions"]
@@ -155,7 +155,7 @@ def _with_sent(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[p
         yield pa.RecordBatch.from_arrays([*(batch.column(key) for key in keys), sent], [*keys, "sent"])
 
 
-def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+def _read_replay(warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Read the tables of the replay and of the aggregates."""
     state_columns = [*KEY, "incarnation", "subscription_type", "not_judged_reason"]
     state_columns += ["rounds", "decisions", "uncertain", "divergent", "last_seq", "last_t_us"]
@@ -177,7 +177,9 @@ def _read_replay(warehouse: Path, interval_start: datetime, rows: defaultdict[Di
         rows[_dispatcher(group)].waits.append(group)
 
 
-def _count_lines_once(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+def _count_lines_once(
+    warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]
+) -> None:
     """Count again what was sent in logs that say more of it than the replay, by their lines: a segment may stand twice."""
     differing = {dispatcher for dispatcher, row in rows.items() if row.sent_in_log > row.delivered}
     if not differing:
@@ -199,7 +201,7 @@ def _count_lines_once(warehouse: Path, interval_start: datetime, rows: defaultdi
             rows[_dispatcher(group)].sent_in_log = group["sent_max_sum"]
 
 
-def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+def _read_anomalies(warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     keys = [*KEY, "kind", "cause", "reason", "uncertain"]
     for group in aggregate(read_batches(anomalies, keys), keys):
@@ -230,7 +232,7 @@ def _read_anomalies(warehouse: Path, interval_start: datetime, rows: defaultdict
             row.explained = group["unsent"]
 
 
-def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+def _read_doubted(warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Count decisions that differ behind something that may explain them: they prove nothing and are no findings.
 
     That is a line that is missing or cannot be, a move of the cursor, or behaviour that the log cannot show.
@@ -264,7 +266,7 @@ def _read_doubted(warehouse: Path, interval_start: datetime, rows: defaultdict[D
                 row.doubted_by |= because[log]
 
 
-def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
+def _rows_unaccounted(warehouse: Place, interval_start: datetime) -> int | None:
     """Count rows of the interval's newest ingest that no other count explains; None if there are no counts of an ingest."""
     counts = ["rows_in", "rows_accepted", "rows_quarantined", "rows_other_interval"]
     metadata = whole_dataset(warehouse, "run_metadata")
@@ -285,7 +287,7 @@ def _rows_unaccounted(warehouse: Path, interval_start: datetime) -> int | None:
     return abs(difference) + abs((last["rows_quarantined"] or 0) - quarantined)
 
 
-def _read_quarantine(warehouse: Path, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
+def _read_quarantine(warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Count quarantined rows for the dispatchers of their file, else for those of its folder, else for ``NOBODY``."""
     by_file: defaultdict[str, set[Dispatcher]] = defaultdict(set)
     by_folder: defaultdict[str, set[Dispatcher]] = defaultdict(set)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from dispatch_core.times import date_and_clock
 from dispatch_expectations.promise import ALL
 from dispatch_expectations.table_rows import read_batches, whole_dataset
 from spark_jobs.replay.as_of import INTERVAL_END, LAST_LINE
+from spark_jobs.warehouse.delta_tables import Place
 
 #: Begins what a reason says about the moment.
 AS_OF: Final = "; as of "
@@ -26,7 +26,7 @@ AS_OF: Final = "; as of "
 NAMED_BY: Final = (ALL, COMPLETENESS)
 
 
-def judged_as_of(warehouse: Path, interval_start: datetime) -> str:
+def judged_as_of(warehouse: Place, interval_start: datetime) -> str:
     """Return how the newest replay of an interval chose its moment, as its summary names it."""
     start = pa.scalar(interval_start, pa.timestamp("us", tz="UTC"))
     replays = (pc.field("stage") == "replay") & (pc.field("interval_start") == start)

@@ -30,6 +30,7 @@ from dispatch_core.recording.files import file_format
 from dispatch_core.recording.links import SourceWalk
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, day_of, interval
+from spark_jobs.location import Location
 from spark_jobs.progress import complain, quiet_on_a_pipe, say
 from spark_jobs.pull.hours_survey import HOUR_US
 from spark_jobs.pull.segments import Segment
@@ -43,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", nargs="+", metavar="SOURCE", help="folder of recordings, log file, or glob")
     parser.add_argument(
         "--home",
-        type=Path,
-        help="folder for all results (default: $DISPATCH_AUDIT_HOME, else .dispatch-audit)",
+        help="folder or URL (s3://bucket/prefix) for all results (default: $DISPATCH_AUDIT_HOME, else .dispatch-audit)",
     )
     parser.add_argument(
         "--interval-start",
@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run all stages; return 0 if every verdict is PASS, 1 if there is a FAIL, 2 if something could not be judged."""
-    home = (args.home or Path(os.environ.get("DISPATCH_AUDIT_HOME") or ".dispatch-audit")).absolute()
     try:
+        home = Location.of(args.home or os.environ.get("DISPATCH_AUDIT_HOME") or ".dispatch-audit")
         with quiet_on_a_pipe():
             verdicts = _audit(args, home)
     except DispatchAuditError as error:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if found == {"PASS"} else 2
 
 
-def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
+def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     if args.interval_end and not args.interval_start:
         raise DispatchAuditError("--interval-end needs --interval-start")
     overrides = overrides_given(args)
@@ -107,6 +107,7 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
     limits = policy.limit_rules()
     asked = AsOf(args.as_of, args.complete)
     landing, warehouse = home / "landing", home / "warehouse"
+    home.check()
     pulled = pull_segments(
         sources, landing, progress=say, keep_gone=not args.forget_gone, follow_links=args.follow_links
     )
@@ -127,7 +128,7 @@ def _audit(args: argparse.Namespace, home: Path) -> list[Any]:
         for span in spans:
             _say_summary(ingest_with_history(spark, landing, warehouse, span))
             _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
-            _say_summary(aggregate(spark, warehouse, span, limits=limits))
+            _say_summary(aggregate(warehouse, span, limits=limits))
             judge(span)
         for span in stale_intervals(landing, warehouse, spark):
             if asked.mark and span in spans:
@@ -144,7 +145,7 @@ def _expanded(source: str, walk: SourceWalk) -> list[Path]:
     return walk.matching(source) or [Path(source)]
 
 
-def days_of(sources: Sequence[Path], landing: Path, files: Sequence[Segment]) -> list[str]:
+def days_of(sources: Sequence[Path], landing: Location, files: Sequence[Segment]) -> list[str]:
     """List the UTC days on which the landed event files have rows, oldest first."""
     from spark_jobs.pull.segment_surveys import surveyed
 
@@ -170,7 +171,7 @@ def _as_json(verdicts: Iterable[Any]) -> list[str]:
     ]
 
 
-def _for_people(verdicts: Sequence[Any], home: Path) -> list[str]:
+def _for_people(verdicts: Sequence[Any], home: Location) -> list[str]:
     lines = []
     overall = [verdict for verdict in verdicts if verdict.promise == "all"]
     for row in sorted(overall, key=lambda row: (_ORDER.get(row.verdict, 0), row.interval_start, row.topic)):

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from dispatch_core.recording.stored_files import parquet_dataset
 from spark_jobs.intervals import interval
-from spark_jobs.warehouse.delta_tables import WarehouseError, all_files, data_files, has_table
+from spark_jobs.warehouse.delta_tables import Place, WarehouseError, all_files, data_files, has_table
 
 #: After so many batches, unused memory is given back to the system; the allocator would keep it.
 _BATCHES_BETWEEN: Final = 16
 
 
-def require_tables(warehouse: Path, tables: Sequence[str]) -> None:
+def require_tables(warehouse: Place, tables: Sequence[str]) -> None:
     """Raise ``WarehouseError`` naming the tables that do not exist and the step that writes them."""
     missing = [table for table in tables if not has_table(warehouse, table)]
     if missing:
@@ -31,18 +31,18 @@ def require_tables(warehouse: Path, tables: Sequence[str]) -> None:
         )
 
 
-def interval_dataset(warehouse: Path, table: str, interval_start: datetime) -> ds.Dataset | None:
+def interval_dataset(warehouse: Place, table: str, interval_start: datetime) -> ds.Dataset | None:
     """Open the rows of one interval of a table, without the partition column; None if there are none."""
     return _dataset(data_files(warehouse, table, interval(interval_start)))
 
 
-def whole_dataset(warehouse: Path, table: str) -> ds.Dataset | None:
+def whole_dataset(warehouse: Place, table: str) -> ds.Dataset | None:
     """Open all rows of a table that has no partitions; None if there are none."""
     return _dataset(all_files(warehouse, table))
 
 
 def _dataset(files: list[str]) -> ds.Dataset | None:
-    return ds.dataset(files, format="parquet") if files else None
+    return parquet_dataset(files) if files else None
 
 
 def read_batches(

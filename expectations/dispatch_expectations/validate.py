@@ -33,9 +33,10 @@ from dispatch_expectations.suites import BY_NAME, PROMISES
 from dispatch_expectations.table_rows import interval_dataset, read_rows
 from dispatch_expectations.verdict import NOT_CERTAIN, Verdict
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
 from spark_jobs.stage_command import moment
 from spark_jobs.warehouse.contracts import PARTITION
-from spark_jobs.warehouse.delta_tables import replace_rows
+from spark_jobs.warehouse.delta_tables import Place, replace_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ EXIT_CODES: Final = {PASS: 0, FAIL: 1, UNKNOWN: 2}
 
 @names_disk_errors("validate")
 def validate_interval(
-    warehouse: Path, interval_start: datetime, data_docs: Path, policy: Policy | None = None
+    warehouse: Place, interval_start: datetime, data_docs: Place, policy: Policy | None = None
 ) -> list[Verdict]:
     """Judge one interval: run all suites, publish Data Docs and replace the interval of the ``verdicts`` table.
 
@@ -64,12 +65,12 @@ def validate_interval(
         findings = read_findings(warehouse, interval_start, kinds) if kinds else []
         verdicts = _verdicts(frame, outcomes, findings, interval_start, policy)
         rows = pa.Table.from_pylist([verdict.as_row() for verdict in verdicts], schema=VERDICTS)
-        replace_rows(warehouse, "verdicts", span, rows, stage="validate")
+        replace_rows(warehouse, "verdicts", span, rows)
         site.finish(verdicts)
     return verdicts
 
 
-def read_verdicts(warehouse: Path, interval_start: datetime) -> list[Verdict]:
+def read_verdicts(warehouse: Place, interval_start: datetime) -> list[Verdict]:
     """Read the published verdicts of one interval, in the order of ``validate_interval``; empty if it was not judged."""
     dataset = interval_dataset(warehouse, "verdicts", interval_start)
     names = [name for name in VERDICTS.names if name != PARTITION]
@@ -234,7 +235,7 @@ def _overall_verdict(promises: list[Verdict], moment: str) -> Verdict:
     )
 
 
-def summary(verdicts: Sequence[Verdict], data_docs: Path) -> dict[str, Any]:
+def summary(verdicts: Sequence[Verdict], data_docs: Place) -> dict[str, Any]:
     """Make a JSON object with the overall verdict, counts, and the reason of each verdict that is not PASS."""
     totals = [verdict for verdict in verdicts if verdict.promise == ALL]
     counts = Counter(verdict.verdict for verdict in totals)
@@ -263,9 +264,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="dispatch_expectations.validate", description="Judge one interval of the warehouse."
     )
-    parser.add_argument("--warehouse", type=Path, required=True, help="folder of the Delta tables")
+    parser.add_argument(
+        "--warehouse", type=Location.of, required=True, help="folder or URL of the Delta tables"
+    )
     parser.add_argument("--interval-start", type=moment, required=True, help="day or ISO time, UTC")
-    parser.add_argument("--data-docs", type=Path, required=True, help="folder for the Data Docs pages")
+    parser.add_argument(
+        "--data-docs", type=Location.of, required=True, help="folder or URL for the Data Docs pages"
+    )
     parser.add_argument(
         "--policy", type=Path, help=f"audit policy (default: ${POLICY_VARIABLE}, else the shipped one)"
     )

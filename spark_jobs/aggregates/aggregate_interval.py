@@ -1,23 +1,19 @@
 """Find what only shows over all topics of a subscription: how Failover's active consumers are spread (PIP-392).
 
-All that one dispatcher's log shows is found by its replay. Spark reads who was connected and who was active, and
-``dispatch_core.audit.balance`` judges it.
+All that one dispatcher's log shows is found by its replay. This stage reads who was connected and who was active, and
+``dispatch_core.audit.balance`` judges it. That is little, so it needs no Spark.
 Run as ``python -m spark_jobs.aggregates --interval-start 2026-11-21 --warehouse DIR``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from dispatch_core.audit.active_topics import active_times, failover_imbalances
 from dispatch_core.audit.limit_rules import LimitRules
@@ -26,8 +22,20 @@ from dispatch_core.errors import names_disk_errors
 from dispatch_core.tables import ANOMALIES
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse import spark_tables
-from spark_jobs.warehouse.delta_tables import data_files, record_run, replace_interval, stage_run, table_path
+from spark_jobs.progress import say
+from spark_jobs.warehouse.contracts import conform
+from spark_jobs.warehouse.delta_tables import (
+    Place,
+    Publication,
+    PublishedMeanwhileError,
+    data_files,
+    files_until,
+    publishing,
+    read_table,
+    record_run,
+    write_rows,
+)
+from spark_jobs.warehouse.file_rows import file_rows
 
 #: Kinds whose rows this stage adds to those of the replay.
 KINDS: Final = ("failover_imbalance",)
@@ -35,28 +43,39 @@ KINDS: Final = ("failover_imbalance",)
 NO_RULES: Final = LimitRules()
 
 _TOPIC: Final = ["cluster", "topic", "subscription"]
+_CONNECTION: Final = [*_TOPIC, "incarnation", "consumer"]
+#: Attempts while a replay of the same interval publishes.
+_ATTEMPTS: Final = 3
 
 
 @names_disk_errors("aggregates")
-def aggregate(
-    spark: SparkSession, warehouse: Path, span: Interval, *, limits: LimitRules = NO_RULES
-) -> dict[str, Any]:
+def aggregate(warehouse: Place, span: Interval, *, limits: LimitRules = NO_RULES) -> dict[str, Any]:
     """Add the findings over all topics to the interval's ``anomalies``; doing it again changes nothing.
 
     ``limits``: how much is too much, for which topics. Returns a summary with the rows of each table that was written.
     """
+    for _attempt in range(_ATTEMPTS - 1):
+        try:
+            return _aggregate(warehouse, span, limits)
+        except PublishedMeanwhileError as error:
+            say(f"aggregates {span.name}: {error}; doing it again")
+    return _aggregate(warehouse, span, limits)
+
+
+def _aggregate(warehouse: Place, span: Interval, limits: LimitRules) -> dict[str, Any]:
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with stage_run(warehouse, "aggregates", span, wait=True) as staging:
-        states, ownership = (
-            spark_tables.read(spark, warehouse, name, span) for name in ("dispatcher_state", "ownership")
+    with publishing(warehouse, span, ["anomalies"]) as run:
+        states = failover_states(
+            file_rows(
+                data_files(warehouse, "dispatcher_state", span), [*_TOPIC, "subscription_type", "last_t_us"]
+            )
         )
-        events = spark_tables.read_until(spark, warehouse, "consumer_events", span)
         found = []
         if enough_topics(states, limits):
-            found = uneven_topics(activity(ownership, events, states, span), span, limits)
+            found = uneven_topics(activity(warehouse, states, span), span, limits)
         rows = {}
         if found or _has_kinds(warehouse, span):
-            rows["anomalies"] = _publish(spark, warehouse, span, found, staging)
+            rows["anomalies"] = _publish(run, found)
         summary: dict[str, Any] = {
             "stage": "aggregates",
             "interval_start": span.start.isoformat(),
@@ -68,41 +87,107 @@ def aggregate(
     return summary
 
 
-def enough_topics(states: DataFrame, limits: LimitRules) -> bool:
+def failover_states(states: Iterable[pa.Table]) -> pa.Table:
+    """Return the Failover topics among rows of ``dispatcher_state``, each with the time of its last line."""
+    parts = [
+        _plain(rows.filter(pc.equal(rows["subscription_type"], "Failover")), [*_TOPIC, "last_t_us"])
+        for rows in states
+    ]
+    wanted = pa.schema([*(pa.field(name, pa.string()) for name in _TOPIC), pa.field("last_t_us", pa.int64())])
+    found = pa.concat_tables([wanted.empty_table(), *(part.cast(wanted) for part in parts)])
+    latest = found.group_by(_TOPIC, use_threads=False).aggregate([("last_t_us", "max")])
+    return latest.rename_columns([*_TOPIC, "last_t_us"])
+
+
+def _plain(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Select columns, texts without dictionaries."""
+    arrays = [rows[name] for name in columns]
+    return pa.table(
+        [array.cast(pa.string()) if pa.types.is_dictionary(array.type) else array for array in arrays],
+        names=list(columns),
+    )
+
+
+def enough_topics(states: pa.Table, limits: LimitRules) -> bool:
     """Tell if there are enough Failover topics to judge; in most intervals of most clusters there are not."""
     least = min(DEFAULT_LIMITS.min_topics, *(rule.limits.min_topics for rule in limits.rules), 1 << 30)
-    topics = states.where("subscription_type = 'Failover'").select(*_TOPIC).distinct()
-    return topics.limit(max(least, 1)).count() >= least
+    return bool(states.num_rows >= max(least, 1))
 
 
-def activity(ownership: DataFrame, events: DataFrame, states: DataFrame, span: Interval) -> pa.Table:
-    """Return ``active_topics.active_times`` of the Failover topics of an interval.
-
-    ``ownership`` and ``states`` are of the interval, ``events`` of all intervals up to it. What is collected is a row per
-    topic and activity, or connection.
-    """
-    last = (
-        states.where("subscription_type = 'Failover'")
-        .groupBy(*_TOPIC)
-        .agg(F.max("last_t_us").alias("last_t_us"))
+def activity(warehouse: Place, states: pa.Table, span: Interval) -> pa.Table:
+    """Return ``active_topics.active_times`` of the Failover topics (``failover_states``) of an interval."""
+    topics = sorted(set(states["topic"].to_pylist()))
+    spans = file_rows(
+        data_files(warehouse, "ownership", span),
+        [*_TOPIC, "from_t_us", "until_t_us", "consumer_name"],
+        topics=topics,
     )
-    topics = F.broadcast(last.select(*_TOPIC))
-    spans = ownership.join(topics, _TOPIC).select(*_TOPIC, "from_t_us", "until_t_us", "consumer_name")
-    members = events.where("kind IN ('consumer_added', 'consumer_removed')").join(topics, _TOPIC)
-    connection = [*_TOPIC, "incarnation", "consumer"]
-    joined = F.col("kind") == "consumer_added"
-    connected = (
-        members.groupBy(*connection)
-        .agg(
-            F.first(F.when(joined, F.col("name")), ignorenulls=True).alias("consumer_name"),
-            F.min(F.when(joined, F.col("t_us"))).alias("from_t_us"),
-            F.max(F.when(~joined, F.col("t_us"))).alias("until_t_us"),
-            F.min(F.when(joined, F.col("priority_level"))).cast("bigint").alias("priority_level"),
-        )
-        .where(f"from_t_us < {span.end_us} AND coalesce(until_t_us >= {span.start_us}, true)")
-        .select(*_TOPIC, "consumer_name", "from_t_us", "until_t_us", "priority_level")
+    members = file_rows(
+        [path for path, _start in files_until(warehouse, "consumer_events", span)],
+        [*_CONNECTION, "kind", "t_us", "name", "priority_level"],
+        topics=topics,
+        kinds=("consumer_added", "consumer_removed"),
     )
-    return active_times(spans.toArrow(), connected.toArrow(), last.toArrow(), span.start_us, span.end_us)
+    return times(spans, members, states, span)
+
+
+def times(
+    ownership: Iterable[pa.Table], members: Iterable[pa.Table], states: pa.Table, span: Interval
+) -> pa.Table:
+    """Compute the same from rows of ``ownership`` of the interval, and membership lines of all intervals up to it."""
+    return active_times(
+        _of_topics(ownership, _SPANS, states),
+        connections(_of_topics(members, _MEMBERS, states), span),
+        states,
+        span.start_us,
+        span.end_us,
+    )
+
+
+_SPANS: Final = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in _TOPIC),
+        *(pa.field(name, pa.int64()) for name in ("from_t_us", "until_t_us")),
+        pa.field("consumer_name", pa.string()),
+    ]
+)
+_MEMBERS: Final = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in _TOPIC),
+        *(pa.field(name, pa.int64()) for name in ("incarnation", "consumer")),
+        *(pa.field(name, pa.string()) for name in ("kind", "name")),
+        *(pa.field(name, pa.int64()) for name in ("t_us", "priority_level")),
+    ]
+)
+
+
+def _of_topics(parts: Iterable[pa.Table], wanted: pa.Schema, states: pa.Table) -> pa.Table:
+    """Return the rows of the topics of ``states``."""
+    rows = [_plain(part, wanted.names).cast(wanted) for part in parts]
+    joined = pa.concat_tables([wanted.empty_table(), *rows])
+    return joined.join(states.select(_TOPIC), _TOPIC, join_type="left semi", use_threads=False)
+
+
+def connections(members: pa.Table, span: Interval) -> pa.Table:
+    """Return the connections that existed in the interval, from lines of consumers that were added or removed."""
+    # A null would match nothing in a join.
+    numbers = members["incarnation"].fill_null(0)
+    members = members.set_column(members.column_names.index("incarnation"), "incarnation", numbers)
+    added = members.filter(pc.equal(members["kind"], "consumer_added"))
+    removed = members.filter(pc.equal(members["kind"], "consumer_removed"))
+    begun = added.group_by(_CONNECTION, use_threads=False).aggregate(
+        [("name", "first"), ("t_us", "min"), ("priority_level", "min")]
+    )
+    ended = removed.group_by(_CONNECTION, use_threads=False).aggregate([("t_us", "max")])
+    rows = begun.rename_columns([*_CONNECTION, "consumer_name", "from_t_us", "priority_level"]).join(
+        ended.rename_columns([*_CONNECTION, "until_t_us"]), _CONNECTION, use_threads=False
+    )
+    inside = pc.and_(
+        pc.less(rows["from_t_us"], span.end_us),
+        pc.fill_null(pc.greater_equal(rows["until_t_us"], span.start_us), True),
+    )
+    columns = [*_TOPIC, "consumer_name", "from_t_us", "until_t_us", "priority_level"]
+    return rows.filter(inside).select(columns)
 
 
 def uneven_topics(times: pa.Table, span: Interval, limits: LimitRules) -> list[dict[str, Any]]:
@@ -122,24 +207,21 @@ def uneven_topics(times: pa.Table, span: Interval, limits: LimitRules) -> list[d
     ]
 
 
-def _publish(
-    spark: SparkSession, warehouse: Path, span: Interval, found: list[dict[str, Any]], staging: Path
-) -> int:
+def _publish(run: Publication, found: list[dict[str, Any]]) -> int:
     """Replace the interval's anomalies of ``KINDS``, beside those of the replay; returns how many anomalies there are."""
-    kept = spark_tables.read(spark, warehouse, "anomalies", span).where(~F.col("kind").isin(*KINDS))
-    added = spark.createDataFrame(found, spark_tables.spark_schema(ANOMALIES))
-    staged = spark_tables.stage(kept.unionByName(added), "anomalies", staging)
-    return replace_interval(warehouse, "anomalies", span, staged)
+    rows = read_table(run.warehouse, "anomalies", run.span)
+    kept = rows.filter(pc.invert(pc.is_in(rows["kind"], value_set=pa.array(KINDS))))
+    added = conform(pa.Table.from_pylist(found, schema=ANOMALIES), ANOMALIES)
+    staged = [
+        write_rows(run.warehouse, "anomalies", run.span, part, name)
+        for name, part in (("replayed", kept), ("topics", added))
+        if part.num_rows
+    ]
+    return run.replace("anomalies", staged)
 
 
-def _has_kinds(warehouse: Path, span: Interval) -> bool:
-    files = data_files(warehouse, "anomalies", span)
-    if not files:
-        return False
-    kinds: Any = ds.dataset(files, format="parquet").scanner(columns=["kind"])
-    return any(
-        pc.any(pc.is_in(batch["kind"], value_set=pa.array(KINDS))).as_py() for batch in kinds.to_batches()
-    )
+def _has_kinds(warehouse: Place, span: Interval) -> bool:
+    return any(True for _rows in file_rows(data_files(warehouse, "anomalies", span), ["kind"], kinds=KINDS))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,12 +232,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         limits=True,
     )
     options = parser.parse_args(arguments)
-
-    def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
-        return aggregate(spark, options.warehouse, span, limits=options.limits)
-
-    def size_bytes(_span: Interval) -> int:
-        folder = table_path(options.warehouse, "ownership")
-        return sum(file.stat().st_size for file in folder.rglob("*.parquet"))
-
-    return stage_command.run(options, work, size_bytes)
+    return stage_command.run_here(
+        options, lambda span: aggregate(options.warehouse, span, limits=options.limits)
+    )

@@ -17,12 +17,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.ahead import usable_threads
@@ -39,6 +38,7 @@ from spark_jobs.ingest.interval_plan import (
     outdated,
     read_ahead_of_interval,
 )
+from spark_jobs.ingest.sorted_files import read_staged, write_sorted
 from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import Interval, day_of
 from spark_jobs.progress import say, tasks_done
@@ -49,10 +49,23 @@ from spark_jobs.pull.segment_surveys import Surveyed, surveyed
 from spark_jobs.pull.segments import Segment
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
-from spark_jobs.warehouse.contracts import GROUP, ORDER, StagedFile, file_schema
-from spark_jobs.warehouse.delta_tables import compact, record_run, replace_interval, stage_run
+from spark_jobs.warehouse.contracts import GROUP, ORDER, STAGED_FILE, StagedFile, file_schema
+from spark_jobs.warehouse.delta_tables import (
+    Place,
+    Publication,
+    PublishedMeanwhileError,
+    compact,
+    publishing,
+    record_run,
+)
 from spark_jobs.warehouse.run_ledger import Ledger
 
+#: The tables that this stage publishes.
+_TABLES = ("messages", "consumer_events", messages_ahead.TABLE, "quarantine")
+#: Attempts while other runs publish the same interval: one that ingested the same files leaves nothing to do.
+_ATTEMPTS = 3
+_OTHER_S = 20.0
+_LOOK_AGAIN_S = 0.2
 #: Small files are grouped until a task has at least so many bytes to read.
 _BYTES_PER_TASK = 8_000_000
 #: An error names at most so many of the first days and of the last days that files have rows of.
@@ -65,7 +78,7 @@ class IngestError(DispatchAuditError):
     """The landed files have no event of the interval."""
 
 
-def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) -> dict[str, Any]:
+def ingest(spark: SparkSession, landing: Place, warehouse: Place, span: Interval) -> dict[str, Any]:
     """Replace the interval's rows of the three tables by those of its landed files; return a summary with counts.
 
     Bad rows and bad files are quarantined and counted. Raises ``PullError`` if nothing was landed (the tables keep their
@@ -78,7 +91,7 @@ def ingest(spark: SparkSession, landing: Path, warehouse: Path, span: Interval) 
 
 
 def ingest_as_history(
-    spark: SparkSession, landing: Path, warehouse: Path, span: Interval
+    spark: SparkSession, landing: Place, warehouse: Place, span: Interval
 ) -> dict[str, Any] | None:
     """Ingest an interval because a later one needs its rows; None if the tables hold what is landed already.
 
@@ -88,10 +101,33 @@ def ingest_as_history(
 
 
 def _ingest(
-    spark: SparkSession, landing: Path, warehouse: Path, span: Interval, *, as_history: bool
+    spark: SparkSession, landing: Place, warehouse: Place, span: Interval, *, as_history: bool
+) -> dict[str, Any] | None:
+    for _attempt in range(_ATTEMPTS - 1):
+        began = datetime.now(UTC)
+        try:
+            return _ingest_once(spark, landing, warehouse, span, as_history=as_history)
+        except PublishedMeanwhileError as error:
+            say(f"ingest {span.name}: {error}; doing it again")
+            _wait_for_other(warehouse, span, began)
+    return _ingest_once(spark, landing, warehouse, span, as_history=as_history)
+
+
+def _wait_for_other(warehouse: Place, span: Interval, began: datetime) -> None:
+    """Wait until the run that published meanwhile has recorded what it did; not for long, because it may have died."""
+    give_up = time.monotonic() + _OTHER_S
+    while time.monotonic() < give_up:
+        at = Ledger(warehouse).finished_at("ingest", span)
+        if at is not None and at >= began:
+            return
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _ingest_once(
+    spark: SparkSession, landing: Place, warehouse: Place, span: Interval, *, as_history: bool
 ) -> dict[str, Any] | None:
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with stage_run(warehouse, "ingest", span, wait=True) as staging:
+    with publishing(warehouse, span, _TABLES) as run:
         if as_history and _gave_way(landing, span):
             landed: list[Segment] = []
         else:
@@ -109,24 +145,26 @@ def _ingest(
         chosen = of_interval(known, span)
         only_ahead = read_ahead_of_interval(known, span) if chosen else []
         segments.check_whole(landing, [*chosen, *only_ahead])
-        files = [(segment.name, segment.path(landing)) for segment in [*chosen, *only_ahead]]
+        files = [
+            (segment.name, str(segment.path(landing)), segment.size_bytes)
+            for segment in [*chosen, *only_ahead]
+        ]
         say(f"ingest {span.name}: {len(chosen)} files, {sum(segment.size_bytes for segment in chosen)} bytes")
         ahead = has_messages_ahead(known, span)
         names_ahead = {segment.name for segment in only_ahead}
-        reports = _staged(spark, files, staging, span, names_ahead, ahead=ahead) if files else []
+        reports = _staged(spark, files, run, names_ahead, ahead=ahead) if files else []
+        staged = {name: _files_of(reports, name) for name in _TABLES}
+        for of_table in staged.values():
+            run.staged(of_table)
+        run.check()
         rows = {
-            name: _publish(spark, reports, name, warehouse, staging, span)
+            name: _publish(spark, reports, staged[name], name, run)
             for name in ("messages", "consumer_events")
         }
-        ahead_files = _named_ahead(reports, staging)
+        ahead_files = _named_ahead(reports, staged[messages_ahead.TABLE], run)
         ahead_digest = messages_ahead.digest_of(ahead_files)
-        rows[messages_ahead.TABLE] = replace_interval(warehouse, messages_ahead.TABLE, span, ahead_files)
-        rows["quarantine"] = replace_interval(
-            warehouse,
-            "quarantine",
-            span,
-            compact(_files_of(reports, "quarantine"), staging),
-        )
+        rows[messages_ahead.TABLE] = run.replace(messages_ahead.TABLE, ahead_files)
+        rows["quarantine"] = run.replace("quarantine", compact(staged["quarantine"], run))
         summary = _summary(reports, rows, span) | {
             "files_of_other_intervals": len(read) - len(chosen),
             "files_beside_a_trace": len(landed) - len(read),
@@ -154,7 +192,7 @@ def _ingest(
     return summary
 
 
-def _gave_way(landing: Path, span: Interval) -> bool:
+def _gave_way(landing: Place, span: Interval) -> bool:
     landed = segments.read_interval(landing, span)
     return landed is not None and landed.role == "retired"
 
@@ -174,30 +212,63 @@ def sorted_by_dispatcher(frame: DataFrame, name: str, partitions: int) -> DataFr
 def _publish(
     spark: SparkSession,
     reports: list[dict[str, Any]],
+    files: list[StagedFile],
     name: str,
-    warehouse: Path,
-    staging: Path,
-    span: Interval,
+    run: Publication,
 ) -> int:
-    files = _files_of(reports, name)
     apart = not_runs(
-        (run["paths"], run["groups"]) for report in reports for run in report["runs"] if run["table"] == name
+        (log_runs["paths"], log_runs["groups"])
+        for report in reports
+        for log_runs in report["runs"]
+        if log_runs["table"] == name
     )
-    ready = [file for file in files if str(file.path) not in apart]
-    others = [file for file in files if str(file.path) in apart]
+    others = [file for file in files if file.path.url in apart]
+    ready = [file for file in files if file.path.url not in apart]
     rows = sum(file.rows for file in others)
     if rows:
         say(
-            f"ingest {span.name}: {name}: {rows} rows to group and sort, {sum(file.rows for file in ready)} are sorted"
+            f"ingest {run.span.name}: {name}: {rows} rows to group and sort, "
+            f"{sum(file.rows for file in ready)} are sorted"
         )
-        frame = (
-            spark.read.schema(spark_tables.spark_schema(file_schema(name)))
-            .parquet(*(str(file.path) for file in others))
-            .withColumn("interval_start", F.lit(span.start))
-            .transform(sorted_by_dispatcher, name, _partitions(spark, rows))
-        )
-        ready += spark_tables.stage(frame, name, staging)
-    return replace_interval(warehouse, name, span, ready)
+        sorted_files = _sorted(spark, others, name, run, _partitions(spark, rows))
+        run.staged(sorted_files)
+        ready += sorted_files
+    return run.replace(name, ready)
+
+
+def _sorted(
+    spark: SparkSession, files: list[StagedFile], name: str, run: Publication, partitions: int
+) -> list[StagedFile]:
+    """Group and sort the rows of staged files in one exchange; tasks read and write the files themselves, with Arrow."""
+    schema, staged = spark_tables.spark_schema(file_schema(name)), pa.schema(STAGED_FILE)
+    # Modules' functions are pickled by their names, so that the workers import them.
+    write = partial(
+        write_sorted,
+        warehouse=run.warehouse.url,
+        table=name,
+        interval_start=run.span.start,
+        interval_end=run.span.end,
+    )
+
+    def reading(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return read_staged(batches, name)
+
+    def writing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        return write(batches, number=0 if context is None else context.partitionId())
+
+    paths = [{"path": file.path.url} for file in files]
+    frame = spark.createDataFrame(
+        spark.sparkContext.parallelize(paths, len(paths)),
+        spark_tables.spark_schema(pa.schema([pa.field("path", pa.string())])),
+    )
+    result: pa.Table = (
+        frame.mapInArrow(reading, schema)
+        .transform(sorted_by_dispatcher, name, partitions)
+        .mapInArrow(writing, spark_tables.spark_schema(staged))
+        .toArrow()
+    )
+    return [StagedFile.of_json(row) for row in result.sort_by("path").to_pylist()]
 
 
 def _partitions(spark: SparkSession, rows: int) -> int:
@@ -205,17 +276,18 @@ def _partitions(spark: SparkSession, rows: int) -> int:
     return max(1, rows // 1_000_000, min(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_FILE))
 
 
-def _named_ahead(reports: list[dict[str, Any]], staging: Path) -> list[StagedFile]:
+def _named_ahead(
+    reports: list[dict[str, Any]], files: list[StagedFile], run: Publication
+) -> list[StagedFile]:
     """Stage the messages behind the interval's end that its events name."""
     highest = messages_ahead.highest_of(row for report in reports for row in report["named"])
-    return messages_ahead.stage_named(_files_of(reports, messages_ahead.TABLE), highest, staging)
+    return messages_ahead.stage_named(files, highest, run.warehouse, run.span)
 
 
 def _staged(
     spark: SparkSession,
-    files: list[tuple[str, Path]],
-    staging: Path,
-    span: Interval,
+    files: list[tuple[str, str, int]],
+    run: Publication,
     only_ahead: Collection[str],
     *,
     ahead: bool,
@@ -226,7 +298,10 @@ def _staged(
     such messages.
     """
     # A module's function is pickled by its name, so that the workers import it.
-    task = partial(read_partition, staging=str(staging), interval_start=span.start, interval_end=span.end)
+    span = run.span
+    task = partial(
+        read_partition, warehouse=run.warehouse.url, interval_start=span.start, interval_end=span.end
+    )
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
@@ -244,10 +319,13 @@ def _staged(
 
 
 def _planned_tasks(
-    files: list[tuple[str, Path]], cores: int, only_ahead: Collection[str] = ()
+    files: list[tuple[str, str, int]], cores: int, only_ahead: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """Plan the tasks (rows of ``TASKS``). A task that would end last reads its files with several threads."""
-    sizes = [path.stat().st_size for _name, path in files]
+    """Plan the tasks (rows of ``TASKS``) for files: name, place, bytes.
+
+    A task that would end last reads its files with several threads.
+    """
+    sizes = [size_bytes for _name, _path, size_bytes in files]
     planned = group_into_tasks(sizes, cores, least=_BYTES_PER_TASK)
     return [
         {
@@ -255,7 +333,7 @@ def _planned_tasks(
             "files": [
                 {
                     "name": files[index][0],
-                    "path": str(files[index][1]),
+                    "path": files[index][1],
                     "only_ahead": files[index][0] in only_ahead,
                 }
                 for index in numbers
@@ -271,10 +349,7 @@ def _planned_tasks(
 def _files_of(reports: list[dict[str, Any]], name: str) -> list[StagedFile]:
     """List the files of one table that the tasks staged, in a stable order."""
     staged = [file for report in reports for file in report["staged"] if file["table"] == name]
-    return [
-        StagedFile(name, Path(file["path"]), file["rows"])
-        for file in sorted(staged, key=lambda file: file["path"])
-    ]
+    return sorted(map(StagedFile.of_json, staged), key=lambda file: file.path)
 
 
 def _summary(reports: list[dict[str, Any]], rows: dict[str, int], span: Interval) -> dict[str, Any]:

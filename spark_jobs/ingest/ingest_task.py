@@ -14,10 +14,11 @@ behind the interval's end are such rows, too; they are also staged for ``spark_j
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from io import BytesIO
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,11 +26,15 @@ import pyarrow.compute as pc
 from dispatch_core.errors import describe
 from dispatch_core.recording import schema
 from dispatch_core.recording.ahead import one_ahead
+from dispatch_core.recording.files import file_format
 from dispatch_core.recording.reader import LogFile, read_file
 from spark_jobs.ingest import messages_ahead
 from spark_jobs.ingest.messages_ahead import HighestNamed, published_ahead
 from spark_jobs.ingest.sorted_runs import Headers, Runs
 from spark_jobs.intervals import Interval, day_of
+from spark_jobs.location import Location
+from spark_jobs.warehouse.contracts import STAGED_FILE
+from spark_jobs.warehouse.delta_tables import Place
 from spark_jobs.warehouse.staging import Sink
 
 #: One row per task: its name, its log files in order, and the number of threads that read one file. ``only_ahead``: the file
@@ -54,7 +59,7 @@ STAGED: Final = pa.schema(
         pa.field("name", pa.string()),
         pa.field(
             "staged",
-            pa.list_(pa.struct([("table", pa.string()), ("path", pa.string()), ("rows", pa.int64())])),
+            pa.list_(pa.struct(STAGED_FILE)),
         ),
         # groups: one per sorted run (spark_jobs.ingest.sorted_runs); null if the rows are no sorted runs
         pa.field(
@@ -95,18 +100,18 @@ _DAY_US: Final = 86_400_000_000
 
 
 def read_partition(
-    batches: Iterator[pa.RecordBatch], *, staging: str, interval_start: datetime, interval_end: datetime
+    batches: Iterator[pa.RecordBatch], *, warehouse: str, interval_start: datetime, interval_end: datetime
 ) -> Iterator[pa.RecordBatch]:
     """Map rows of ``TASKS`` to rows of ``STAGED``, for ``mapInArrow``."""
     span = Interval(interval_start, interval_end)
     for batch in batches:
         for task in batch.to_pylist():
-            files = [(file["name"], Path(file["path"])) for file in task["files"]]
+            files = [(file["name"], Location.of(file["path"])) for file in task["files"]]
             only_ahead = {file["name"] for file in task["files"] if file["only_ahead"]}
             reports = stage_files(
                 task["part"],
                 files,
-                Path(staging),
+                Location.of(warehouse),
                 span,
                 threads=task["threads"],
                 ahead=task["ahead"],
@@ -117,34 +122,64 @@ def read_partition(
 
 def stage_files(
     part: str,
-    files: list[tuple[str, Path]],
-    staging: Path,
+    files: Sequence[tuple[str, Place]],
+    warehouse: Place,
     span: Interval,
     *,
     threads: int = 1,
     ahead: bool = False,
     only_ahead: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Read log files (name, path) and stage their rows of the interval; return rows of ``STAGED``, one per file.
+    """Read log files (name, place) and stage their rows of the interval; return rows of ``STAGED``, one per file.
 
     ``ahead``: stage messages shortly behind the interval's end, too; of the files ``only_ahead`` nothing else.
     """
+    place = Location.of(warehouse)
     # An item that is discarded from the first sink may have messages in the second.
-    with Sink(staging, part) as sink, Sink(staging, part, undo=False) as behind:
+    with Sink(place, span, part) as sink, Sink(place, span, part, undo=False) as behind:
         reports = []
-        for name, path in files:
-            reading = read_file(path, name=name, threads=threads)
-            if name in only_ahead:
-                reports.append(_stage_ahead(reading, behind, span))
-            else:
-                reports.append(_stage_file(reading, sink, span, behind if ahead else None))
+        for name, log in files:
+            with _opened(Location.of(log), name) as stream:
+                reading = read_file(stream, name=name, threads=threads)
+                if name in only_ahead:
+                    reports.append(_stage_ahead(reading, behind, span))
+                else:
+                    reports.append(_stage_file(reading, sink, span, behind if ahead else None))
         staged = sink.close() + behind.close()
     for report in reports:
         report["staged"] = []
-    reports[0]["staged"] = [
-        {"table": file.table, "path": str(file.path), "rows": file.rows} for file in staged
-    ]
+    reports[0]["staged"] = [file.as_json() for file in staged]
     return reports
+
+
+@contextmanager
+def _opened(place: Location, name: str) -> Iterator[BinaryIO]:
+    """Open a log file: a Parquet file for reading at any place, lines from the beginning on.
+
+    A file that cannot be opened is one that cannot be read: the reader reports it.
+    """
+    known = file_format(name)
+    try:
+        stream = place.open() if known is not None and known[1] == "parquet" else place.stream()
+    except OSError as error:
+        yield _Unreadable(error)
+        return
+    with stream:
+        yield stream
+
+
+class _Unreadable(BytesIO):
+    """A file that could not be opened: each attempt to read it raises the error."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def read(self, _size: int | None = -1, /) -> bytes:
+        raise self._error
+
+    def seek(self, _to: int, _whence: int = 0, /) -> int:
+        raise self._error
 
 
 def _stage_ahead(reading: LogFile, behind: Sink, span: Interval) -> dict[str, Any]:

@@ -7,7 +7,6 @@ An interval is *stale* when it was replayed on other rows than the landing now h
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_jobs.ingest.interval_plan import (
@@ -23,14 +22,14 @@ from spark_jobs.progress import say
 from spark_jobs.pull import segments
 from spark_jobs.pull.segment_surveys import Surveyed, surveyed
 from spark_jobs.pull.segments import Sources
-from spark_jobs.warehouse.delta_tables import record_run
+from spark_jobs.warehouse.delta_tables import Place, record_run
 from spark_jobs.warehouse.run_ledger import Ingested, Ledger, history_digests, open_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expected]:
+def expected_intervals(spark: SparkSession | None, landing: Place) -> list[Expected]:
     """Compute the digest of the files that each interval of the landing should be made of."""
     catalogue = segments.read_catalogue(landing)
     files: dict[Sources, list[Surveyed]] = {}
@@ -54,7 +53,7 @@ def expected_intervals(spark: SparkSession | None, landing: Path) -> list[Expect
     return found
 
 
-def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> tuple[Ingested, set[int]]:
+def _now(spark: SparkSession | None, landing: Place, ledger: Ledger) -> tuple[Ingested, set[int]]:
     """Return the digests that the tables' intervals will have when nothing is outdated, and those with open ends."""
     expected = expected_intervals(spark, landing)
     ingested = as_expected(expected, ledger.ingested())
@@ -64,13 +63,13 @@ def _now(spark: SparkSession | None, landing: Path, ledger: Ledger) -> tuple[Ing
     return ingested, open_ended(ingested, go_on)
 
 
-def stale_intervals(landing: Path, warehouse: Path, spark: SparkSession | None = None) -> list[Interval]:
+def stale_intervals(landing: Place, warehouse: Place, spark: SparkSession | None = None) -> list[Interval]:
     """List the intervals that were replayed on another history than the landing has now, oldest first."""
     ledger = Ledger(warehouse)
     return stale(ledger.replayed(), *_now(spark, landing, ledger))
 
 
-def mark_stale(spark: SparkSession | None, landing: Path, warehouse: Path) -> list[Interval]:
+def mark_stale(spark: SparkSession | None, landing: Place, warehouse: Place) -> list[Interval]:
     """Mark newly stale intervals in ``run_metadata``; return all stale intervals."""
     ledger = Ledger(warehouse)
     now, open_ends = _now(spark, landing, ledger)

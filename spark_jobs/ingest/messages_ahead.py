@@ -18,18 +18,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dispatch_core.arrays.columns import codes_with_null, has, ints
 from dispatch_core.recording.checkpoint import Position, read
+from dispatch_core.recording.stored_files import parquet_file
 from dispatch_core.recording.stream import moved_to
 from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 from spark_jobs.warehouse.contracts import StagedFile
 from spark_jobs.warehouse.staging import Sink
 
@@ -109,7 +109,7 @@ def highest_of(rows: Iterable[Mapping[str, Any]]) -> dict[Topic, Position]:
 
 
 def stage_named(
-    files: Sequence[StagedFile], highest: Mapping[Topic, Position], staging: Path
+    files: Sequence[StagedFile], highest: Mapping[Topic, Position], warehouse: Location, span: Interval
 ) -> list[StagedFile]:
     """Stage those of the messages in ``files`` that lie up to the highest position of their topic, sorted by topic."""
     found = [rows for rows in _up_to(files, highest) if rows.num_rows]
@@ -117,7 +117,7 @@ def stage_named(
         return []
     columns = ["cluster", "topic", "ledger_id", "entry_id"]
     rows = pa.concat_tables(found).sort_by([(name, "ascending") for name in columns])
-    with Sink(staging, "named", undo=False) as sink:
+    with Sink(warehouse, span, "named", undo=False) as sink:
         sink.write(TABLE, rows)
         return sink.close()
 
@@ -126,7 +126,7 @@ def digest_of(files: Sequence[StagedFile]) -> str:
     """Compute the digest of the rows of files, "" for none."""
     digest = hashlib.sha256()
     for staged in files:
-        with pq.ParquetFile(staged.path) as file:
+        with parquet_file(staged.path.url) as file:
             for batch in file.iter_batches():
                 digest.update(json.dumps(batch.to_pylist(), default=str).encode())
     return digest.hexdigest()[:32] if files else ""
@@ -134,7 +134,7 @@ def digest_of(files: Sequence[StagedFile]) -> str:
 
 def _up_to(files: Sequence[StagedFile], highest: Mapping[Topic, Position]) -> Iterator[pa.Table]:
     for staged in files:
-        with pq.ParquetFile(staged.path) as file:
+        with parquet_file(staged.path.url) as file:
             for batch in file.iter_batches():
                 rows = pa.Table.from_batches([batch])
                 clusters, cluster_names = codes_with_null(rows["cluster"])

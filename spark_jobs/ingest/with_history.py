@@ -9,7 +9,6 @@ Run as ``python -m spark_jobs.ingest --interval-start 2026-11-21 --landing DIR -
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.errors import names_disk_errors
@@ -23,6 +22,7 @@ from spark_jobs.pull import segments
 from spark_jobs.pull.pull_logs import landed_segments
 from spark_jobs.pull.segment_surveys import Surveyed, surveyed
 from spark_jobs.pull.segments import LandedInterval
+from spark_jobs.warehouse.delta_tables import Place
 from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @names_disk_errors("ingest")
 def ingest_with_history(
-    spark: SparkSession, landing: Path, warehouse: Path, span: Interval
+    spark: SparkSession, landing: Place, warehouse: Place, span: Interval
 ) -> dict[str, Any]:
     """Ingest what the tables lack of all intervals before ``span``, oldest first, then ``span`` itself.
 
@@ -64,15 +64,18 @@ def ingest_with_history(
     }
 
 
-def _land_history(landing: Path, span: Interval, files: Sequence[Surveyed]) -> None:
+def _land_history(landing: Place, span: Interval, files: Sequence[Surveyed]) -> None:
     """Add intervals for all earlier rows that belong to none, and let intervals take over wider sources (``adopted``)."""
-    with segments.landing_lock(landing):
-        known = segments.landed_intervals(landing)
+
+    def with_earlier(known: list[LandedInterval]) -> list[LandedInterval]:
         own = next(landed for landed in known if landed.span.start == span.start)
-        for landed in adopted(known, own.sources):
-            segments.write_interval(landing, landed)
-        for earlier in missing_intervals(span, known, files):
-            segments.write_interval(landing, LandedInterval(earlier, "history", own.sources))
+        missing = missing_intervals(span, known, files)
+        return [
+            *adopted(known, own.sources),
+            *(LandedInterval(earlier, "history", own.sources) for earlier in missing),
+        ]
+
+    segments.update_intervals(landing, with_earlier)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """Maintain an installation: verify landed files, remove what may be removed, compact tables. No Spark, no JVM.
 
-``spark_jobs.maintenance.retention`` decides what may be removed; this module finds and removes it. An interval on which
-a run is at work is left alone: its locks are taken first.
+``spark_jobs.maintenance.retention`` decides what may be removed; this module finds and removes it. It takes no lock: what a
+run at work has written is younger than ``retention.LEAST_DAYS``, and rows are removed by commits like all others.
 
 Run as ``python -m spark_jobs.maintenance verify|retain|compact --home DIR [--dry-run]``; ``--keep-results`` and similar
 arguments take days.
@@ -10,24 +10,23 @@ arguments take days.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
-import shutil
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
+from dispatch_core.recording.stored_files import parquet_dataset
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.location import Location, Stored
 from spark_jobs.maintenance.retention import (
     REMADE_TABLES,
     Checked,
@@ -38,26 +37,29 @@ from spark_jobs.maintenance.retention import (
     expired_pages,
 )
 from spark_jobs.progress import complain, say
-from spark_jobs.pull.segments import landing_lock, read_catalogue
+from spark_jobs.pull.segments import read_catalogue, store_of, tables_of
 from spark_jobs.warehouse.contracts import APPENDED, CONTRACTS
 from spark_jobs.warehouse.delta_tables import (
-    WarehouseError,
+    Place,
     all_files,
     data_files,
     has_table,
+    is_delta,
     join_files,
+    open_delta,
     replace_interval,
-    stage_run,
     table_path,
 )
 
-#: The stages whose locks are taken before rows of an interval are removed.
-_STAGES: Final = ("ingest", "replay", "aggregates")
 #: Commits since the last checkpoint from which on a new one is written; opening a table reads each commit.
 _COMMITS: Final = 20
 #: Files of an appended table from which on they are joined: every stage of every run adds one to ``run_metadata``.
 _SMALL_FILES: Final = 32
 _SECONDS_BETWEEN_LINES: Final = 10.0
+_CHUNK_BYTES: Final = 4 << 20
+
+#: Names of the folders of landed files; all others are left alone.
+_TOKEN: Final = re.compile(r"[0-9a-f]{32}|[0-9a-f]{64}")
 
 Say = Callable[[str], None]
 
@@ -85,7 +87,8 @@ class Removed:
         self.report(f"retain: left alone {what}: a run is at work there")
 
 
-def verify(landing: Path, report: Say = say) -> dict[str, Any]:
+@names_disk_errors("verify")
+def verify(landing: Place, report: Say = say) -> dict[str, Any]:
     """Compare the sha256 of every landed file in the catalogue with the one it was landed with.
 
     Raises ``ChecksumError`` naming the files that differ. Changes nothing.
@@ -115,36 +118,41 @@ def verify(landing: Path, report: Say = say) -> dict[str, Any]:
     return {"stage": "verify", "files": files, "bytes": read_bytes, "seconds": round(seconds, 3)}
 
 
-def _sha256(path: Path) -> str | None:
+def _sha256(path: Location) -> str | None:
+    sha256 = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        with path.stream() as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                sha256.update(chunk)
     except FileNotFoundError:
         return None
+    return sha256.hexdigest()
 
 
+@names_disk_errors("retain")
 def retain(
-    home: Path, keep: Retention, *, dry_run: bool = False, now: datetime | None = None, report: Say = say
+    home: Place, keep: Retention, *, dry_run: bool = False, now: datetime | None = None, report: Say = say
 ) -> dict[str, Any]:
     """Remove below ``home`` what ``keep`` does not keep; return counts by kind. ``dry_run``: report it, remove nothing."""
     now = now or datetime.now(UTC)
     removed = Removed(dry_run, report)
-    warehouse = home / "warehouse"
+    root = Location.of(home)
+    warehouse = root / "warehouse"
     worked = last_worked(warehouse)
     for names, days in ((REMADE_TABLES, keep.results), (("snapshots",), keep.snapshots)):
         for span in expired(worked, now, days):
             _remove_results(warehouse, span, names, removed)
     for kind, days in (("reports", keep.pages), ("data-docs", keep.pages), ("what-if", keep.what_if)):
-        for folder in expired_pages(_pages(home / kind), now, days):
+        for folder in expired_pages(_pages(root / kind), now, days):
             removed.note(kind, folder.name, _size_bytes(folder))
             if not dry_run:
-                shutil.rmtree(folder)
+                folder.delete_folder()
     if keep.unreachable is not None:
         limit = now - timedelta(days=keep.unreachable)
-        _remove_unnamed_segments(home / "landing", limit, removed)
+        _remove_unnamed_segments(root / "landing", limit, removed)
         _remove_staging(warehouse, limit, removed)
-        for name in _tables(warehouse):
-            _vacuum(warehouse, name, keep.unreachable, removed)
+        for place in _all_tables(root):
+            _vacuum(place, keep.unreachable, removed)
     return {
         "stage": "retain",
         "dry_run": dry_run,
@@ -154,14 +162,14 @@ def retain(
     }
 
 
-def last_worked(warehouse: Path) -> dict[Interval, datetime]:
+def last_worked(warehouse: Place) -> dict[Interval, datetime]:
     """Read from ``run_metadata`` when the last stage of any run of each interval ended."""
     files = all_files(warehouse, "run_metadata")
     if not files:
         return {}
     columns = ["interval_start", "finished_at", "summary_json"]
     found: dict[datetime, tuple[datetime, datetime]] = {}
-    rows = ds.dataset(files, format="parquet").to_table(columns=columns).to_pylist()
+    rows = parquet_dataset(files).to_table(columns=columns).to_pylist()
     for row in rows:
         end = json.loads(row["summary_json"]).get("interval_end")
         span = interval(row["interval_start"], end)
@@ -173,125 +181,125 @@ def last_worked(warehouse: Path) -> dict[Interval, datetime]:
     return {Interval(start, end): at for start, (end, at) in found.items()}
 
 
-def _remove_results(warehouse: Path, span: Interval, names: Sequence[str], removed: Removed) -> None:
+def _remove_results(warehouse: Location, span: Interval, names: Sequence[str], removed: Removed) -> None:
     files = {name: data_files(warehouse, name, span) for name in names}
-    if not any(files.values()):
-        return
-    try:
-        with ExitStack() as locks:
-            for stage in _STAGES:
-                locks.enter_context(stage_run(warehouse, stage, span))
-            for name, paths in files.items():
-                if paths:
-                    size_bytes = sum(Path(path).stat().st_size for path in paths)
-                    removed.note(f"rows of {name}", span.name, size_bytes)
-                    if not removed.dry_run:
-                        replace_interval(warehouse, name, span, [])
-    except WarehouseError:
-        removed.leave(f"the interval {span.name}")
+    for name, paths in files.items():
+        if not paths:
+            continue
+        size_bytes = sum(Location.of(path).size_bytes() or 0 for path in paths)
+        try:
+            if not removed.dry_run:
+                replace_interval(warehouse, name, span, [])
+        except CommitFailedError:
+            removed.leave(f"rows of {name} of the interval {span.name}")
+            continue
+        removed.note(f"rows of {name}", span.name, size_bytes)
 
 
-def _pages(folder: Path) -> Iterator[Pages]:
+def _pages(folder: Location) -> Iterator[Pages]:
     """Yield the folders of pages, each with the time of the last write of its index."""
-    if not folder.is_dir():
-        return
-    for child in folder.iterdir():
-        index = child / "index.html"
-        if child.is_dir() and not child.is_symlink() and index.is_file():
-            yield Pages(child, datetime.fromtimestamp(index.stat().st_mtime, UTC))
+    for child in folder.folders():
+        if child.local is not None and child.local.is_symlink():
+            continue
+        for page in child.children():
+            if page.location.name == "index.html":
+                yield Pages(child, page.written)
 
 
-def _remove_unnamed_segments(landing: Path, limit: datetime, removed: Removed) -> None:
-    """Remove landed files that were replaced by other contents: the catalogue does not name them, no interval needs them."""
-    store = landing / "segments"
-    if not store.is_dir():
+def _remove_unnamed_segments(landing: Location, limit: datetime, removed: Removed) -> None:
+    """Remove landed files that the catalogue does not name: they were replaced, or their pull died, long ago."""
+    stored = list(store_of(landing).files())
+    if not stored:
         return
-    with landing_lock(landing):  # a pull writes the catalogue under this lock
-        named = {
-            segment.path(landing).parent.name
-            for files in read_catalogue(landing).values()
-            for segment in files.values()
-        }
-        for folder in sorted(store.iterdir()):
-            if len(folder.name) == 64 and folder.name not in named and _newest(folder) <= limit:
-                removed.note("landed files that were replaced", folder.name, _size_bytes(folder))
+    named = {
+        segment.path(landing).parent.name
+        for files in read_catalogue(landing).values()
+        for segment in files.values()
+    }
+    folders: dict[Location, list[Stored]] = {}
+    for file in stored:
+        folders.setdefault(file.location.parent, []).append(file)
+    for folder, files in sorted(folders.items()):
+        ours = folder.parent == store_of(landing) and _TOKEN.fullmatch(folder.name)
+        if ours and folder.name not in named and all(file.written <= limit for file in files):
+            removed.note(
+                "landed files that were replaced", folder.name, sum(file.size_bytes for file in files)
+            )
+            if not removed.dry_run:
+                folder.delete_folder()
+
+
+def _remove_staging(warehouse: Location, limit: datetime, removed: Removed) -> None:
+    """Remove what runs that ended long ago have noted for their tasks."""
+    for kind in (warehouse / "_staging").folders():
+        for folder in kind.folders() if kind.name.startswith("groups-") else [kind]:
+            files = list(folder.files())
+            if all(file.written <= limit for file in files):
+                removed.note(
+                    "staged files", f"{kind.name}/{folder.name}", sum(file.size_bytes for file in files)
+                )
                 if not removed.dry_run:
-                    shutil.rmtree(folder)
+                    folder.delete_folder()
 
 
-def _remove_staging(warehouse: Path, limit: datetime, removed: Removed) -> None:
-    """Remove staged files of runs that ended long ago."""
-    for home in sorted((warehouse / "_staging").glob("*/")):
-        lock = home / ".lock"
-        with ExitStack() as stack:
-            if lock.exists():
-                stream = stack.enter_context(lock.open("a"))
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-            for folder in sorted(child for child in home.iterdir() if child.is_dir()):
-                if _newest(folder) <= limit:
-                    removed.note("staged files", f"{home.name}/{folder.name}", _size_bytes(folder))
-                    if not removed.dry_run:
-                        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _vacuum(warehouse: Path, name: str, days: int, removed: Removed) -> None:
+def _vacuum(place: Location, days: int, removed: Removed) -> None:
     """Remove files of a table that none of its versions of the last ``days`` days has."""
-    root = table_path(warehouse, name).absolute()
-    table = DeltaTable(root)
+    table = open_delta(place)
     files = table.vacuum(days * 24, dry_run=True, enforce_retention_duration=False, full=True)
     if not files:
         return
-    sizes = [path.stat().st_size for file in files if (path := root / file).is_file()]
-    removed.note("unreachable files of", f"table {name}: {len(files):,}", sum(sizes), len(files))
+    sizes = {stored.location.below(place): stored.size_bytes for stored in place.files()}
+    size_bytes = sum(sizes.get(file, 0) for file in files)
+    removed.note("unreachable files of", f"table {place.name}: {len(files):,}", size_bytes, len(files))
     if not removed.dry_run:
         table.vacuum(days * 24, dry_run=False, enforce_retention_duration=False, full=True)
 
 
-def compact(warehouse: Path, *, dry_run: bool = False, report: Say = say) -> dict[str, Any]:
+@names_disk_errors("compact")
+def compact(home: Place, *, dry_run: bool = False, report: Say = say) -> dict[str, Any]:
     """Join the small files of appended tables, and write a checkpoint of each table that has many commits since the last."""
+    root = Location.of(home)
+    warehouse = root / "warehouse"
     checkpoints, joined = [], 0
-    for name in _tables(warehouse):
-        table = DeltaTable(table_path(warehouse, name).absolute())
+    for place in _all_tables(root):
+        table = open_delta(place)
         files = len(table.file_uris())
-        if name in APPENDED and files >= _SMALL_FILES:
+        if place.parent == warehouse and place.name in APPENDED and files >= _SMALL_FILES:
             joined += files
-            report(f"compact: {'would join' if dry_run else 'joins'} {files:,} files of {name}")
+            report(f"compact: {'would join' if dry_run else 'joins'} {files:,} files of {place.name}")
             if not dry_run:
-                join_files(warehouse, name)
-                table = DeltaTable(table_path(warehouse, name).absolute())
-        behind = _commits_since_checkpoint(table, table_path(warehouse, name) / "_delta_log")
+                join_files(warehouse, place.name)
+                table = open_delta(place)
+        behind = _commits_since_checkpoint(table, place / "_delta_log")
         if behind >= _COMMITS:
-            checkpoints.append(name)
+            checkpoints.append(place.name)
             report(
-                f"compact: {'would make' if dry_run else 'makes'} a checkpoint of {name}, {behind} commits"
+                f"compact: {'would make' if dry_run else 'makes'} a checkpoint of {place.name}, {behind} commits"
             )
             if not dry_run:
                 table.create_checkpoint()
     return {"stage": "compact", "dry_run": dry_run, "checkpoints": checkpoints, "files_joined": joined}
 
 
-def _commits_since_checkpoint(table: DeltaTable, log: Path) -> int:
+def _commits_since_checkpoint(table: DeltaTable, log: Location) -> int:
+    names = [stored.location.name for stored in log.children()]
     versions = [
-        int(path.name[:20]) for path in log.glob("*.checkpoint*.parquet") if path.name[:20].isdecimal()
+        int(name[:20])
+        for name in names
+        if ".checkpoint" in name and name.endswith(".parquet") and name[:20].isdecimal()
     ]
     return int(table.version()) - max(versions, default=-1)
 
 
-def _tables(warehouse: Path) -> list[str]:
-    return [name for name in CONTRACTS if has_table(warehouse, name)]
+def _all_tables(home: Location) -> list[Location]:
+    """List the tables of the warehouse and of the landing that exist."""
+    warehouse = home / "warehouse"
+    found = [table_path(warehouse, name) for name in CONTRACTS if has_table(warehouse, name)]
+    return [*found, *(place for place in tables_of(home / "landing") if is_delta(place))]
 
 
-def _size_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-
-
-def _newest(folder: Path) -> datetime:
-    """Return the time of the last write to anything in the folder."""
-    times = [path.lstat().st_mtime for path in (folder, *folder.rglob("*"))]
-    return datetime.fromtimestamp(max(times), UTC)
+def _size_bytes(folder: Location) -> int:
+    return sum(stored.size_bytes for stored in folder.files())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -301,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("what", choices=("verify", "retain", "compact"))
     parser.add_argument(
-        "--home", required=True, type=Path, help="the folder that holds landing and warehouse"
+        "--home", required=True, type=Location.of, help="the folder or URL that holds landing and warehouse"
     )
     parser.add_argument("--dry-run", action="store_true", help="report what would be done, and do nothing")
     usual = Retention()
@@ -322,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kept = {name: getattr(options, f"keep_{name}") for name in Retention.__slots__}
             summary = retain(options.home, Retention(**kept), dry_run=options.dry_run)
         else:
-            summary = compact(options.home / "warehouse", dry_run=options.dry_run)
+            summary = compact(options.home, dry_run=options.dry_run)
     except DispatchAuditError as error:
         complain(f"error: {error}")
         return 2

@@ -21,11 +21,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 
 #: Large tables that can be made again from the logs.
 REMADE_TABLES: Final = ("deliveries", "ownership", "blocked")
@@ -88,11 +88,11 @@ def expired(worked: Mapping[Interval, datetime], now: datetime, days: int | None
 class Pages:
     """A folder of pages and when it was last written."""
 
-    folder: Path
+    folder: Location
     written: datetime
 
 
-def expired_pages(pages: Iterable[Pages], now: datetime, days: int | None) -> list[Path]:
+def expired_pages(pages: Iterable[Pages], now: datetime, days: int | None) -> list[Location]:
     """List the folders last written more than ``days`` ago, by name; never folders that this project did not make."""
     if days is None:
         return []
@@ -105,7 +105,7 @@ def expired_pages(pages: Iterable[Pages], now: datetime, days: int | None) -> li
 class Checked:
     """A landed file with the checksum it was landed with, and the one ``found`` (``None`` if the file is missing)."""
 
-    path: Path
+    path: Location
     name: str
     expected: str
     found: str | None

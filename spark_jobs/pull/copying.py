@@ -1,28 +1,25 @@
 """Copy files of a source into the store of segments: several at a time, and only those that have changed.
 
-Size, time or etag that the source reports decide if a file has to be read. Each copied file is recorded at once in a
-*journal* beside the segments, so that the next pull continues where a killed one ended. The catalogue, which all readers
-use, is written when everything is there (``spark_jobs.pull.pull_logs``).
+Size, time or etag that the source reports decide if a file has to be read. A copied file gets its final name at once, in a
+folder of its own. What was copied is noted from time to time (``Journal``), so that the next pull continues about where a
+killed one ended. The catalogue, which all readers use, is written when everything is there (``spark_jobs.pull.pull_logs``).
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
+from threading import Lock
 from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
-from spark_jobs.pull.segments import Segment
+from spark_jobs.location import Location
+from spark_jobs.pull.segments import Segment, Sources, add_copied, copied_segments, store_of, stored_at
 
 _CHUNK_BYTES: Final = 1 << 20
 #: Files that are copied at the same time: an object store answers each request slowly.
@@ -31,8 +28,9 @@ _AT_ONCE: Final = 8
 _ATTEMPTS: Final = 3
 #: Time and size do not identify the contents of a file that was written less than this before.
 _TOO_FRESH_S: Final = 2.0
-#: A folder younger than this may not be locked yet by the process that made it.
-_YOUNG_S: Final = 60.0
+#: Copied files are noted together when so many are waiting, or the first one has waited so long.
+_NOTED_TOGETHER: Final = 256
+_NOTED_AFTER_S: Final = 10.0
 
 
 class CopyError(DispatchAuditError):
@@ -40,58 +38,81 @@ class CopyError(DispatchAuditError):
 
 
 class Journal:
-    """Journal of the files that a pull of some sources has copied; removed once the catalogue lists them.
+    """The files that a pull of some sources has copied and that the catalogue does not list yet.
 
-    A line that is incomplete, or whose segment is missing, is ignored: its file is copied again.
+    Used by several threads. ``note`` writes down those that are not noted yet; a pull that is killed before loses them.
     """
 
-    def __init__(self, landing: Path, sources: Sequence[str]) -> None:
-        key = hashlib.sha256(json.dumps(list(sources)).encode()).hexdigest()[:32]
-        self._path = Path(landing) / "segments" / f".pulling-{key}.jsonl"
+    def __init__(self, landing: Location, sources: Sources) -> None:
+        self._landing, self._sources = landing, sources
+        self._waiting: list[Segment] = []
+        self._noted_at = time.monotonic()
+        self._lock = Lock()
 
     def read(self) -> dict[str, Segment]:
-        """Read the files that an earlier pull copied before it was killed, by name."""
-        found = {}
-        try:
-            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
-            return {}
-        for line in lines:
-            try:
-                segment = Segment.of_json(json.loads(line))
-            except (ValueError, RecursionError):
-                continue
-            found[segment.name] = segment
-        return found
+        """Read the files that an earlier pull copied before it ended without listing them, by name."""
+        return copied_segments(self._landing, self._sources)
 
     def add(self, copied: Segment) -> None:
-        """Record that a file is in the store."""
-        line = json.dumps(asdict(copied)).encode() + b"\n"
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(handle, line)  # in one call, so that two pulls do not mix their lines
-        finally:
-            os.close(handle)
+        """Take a file that is in the store."""
+        with self._lock:
+            self._waiting.append(copied)
+            late = time.monotonic() - self._noted_at > _NOTED_AFTER_S
+            if late or len(self._waiting) >= _NOTED_TOGETHER:
+                self._note()
 
-    def close(self) -> None:
-        """Remove the journal: the catalogue lists the files now."""
-        self._path.unlink(missing_ok=True)
+    def note(self) -> None:
+        """Write down all files that were taken."""
+        with self._lock:
+            self._note()
+
+    def _note(self) -> None:
+        if self._waiting:
+            add_copied(self._landing, self._sources, self._waiting)
+        self._waiting, self._noted_at = [], time.monotonic()
+
+
+class _Store:
+    """The stored files by contents and name, so that each contents is kept once. Used by several threads."""
+
+    def __init__(self, landing: Location, known: Iterable[Segment]) -> None:
+        self.landing = landing
+        self._sizes = {found.location: found.size_bytes for found in store_of(landing).files()}
+        self._kept = {self._key(segment): segment for segment in known if self.has(segment)}
+        self._lock = Lock()
+
+    def has(self, segment: Segment) -> bool:
+        """Tell if the segment's file was there with the right number of bytes when this object was made."""
+        return self._sizes.get(segment.path(self.landing)) == segment.size_bytes
+
+    def kept_once(self, copied: Segment) -> Segment:
+        """Return the segment under which the contents are kept; remove the copy if there was one already."""
+        with self._lock:
+            first = self._kept.setdefault(self._key(copied), copied)
+        if first.path(self.landing) != copied.path(self.landing):
+            copied.path(self.landing).delete()
+        return replace(copied, token=first.token)
+
+    @staticmethod
+    def _key(segment: Segment) -> tuple[str, str]:
+        return segment.sha256, segment.name.rpartition("/")[2]
 
 
 def copy_changed(
     files: Sequence[tuple[str, Any]],
     known: Mapping[str, Segment],
-    landing: Path,
+    landing: Location,
     journal: Journal,
     say: Callable[[str], None],
+    others: Iterable[Segment] = (),
 ) -> tuple[dict[str, Segment], list[Segment]]:
     """Copy those of ``files`` (name, path) that have changed; return all segments by name, and those copied now.
 
-    ``known``: the segments that the catalogue lists for these sources. Raises ``CopyError`` if a file cannot be copied; what
-    was copied until then is kept, and the next pull does not copy it again.
+    ``known``: the segments that the catalogue lists for these sources; ``others``: those of other sources. Raises
+    ``CopyError`` if a file cannot be copied; what was copied until then is kept, and the next pull does not copy it again.
     """
-    (landing / "segments").mkdir(parents=True, exist_ok=True)
     journaled = journal.read()
+    store = _Store(landing, (*known.values(), *journaled.values(), *others))
     found: dict[str, Segment] = {}
     missing = []
     for name, path in files:
@@ -101,16 +122,15 @@ def copy_changed(
             for segment in (journaled.get(name), known.get(name))
             if segment is not None and segment.mark == mark
         ]
-        whole = next((segment for segment in same if mark is not None and segment.is_whole(landing)), None)
+        whole = next((segment for segment in same if mark is not None and store.has(segment)), None)
         if whole is None:
             missing.append((name, path))
         else:
             found[name] = replace(whole, gone=False)
     copied: list[Segment] = []
-    with _incoming(landing / "segments") as incoming, ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
         under_way = [
-            threads.submit(_copy, path, name, incoming, landing, known.get(name), journal)
-            for name, path in missing
+            threads.submit(_copy, path, name, store, known.get(name), journal) for name, path in missing
         ]
         try:
             for done in as_completed(under_way):
@@ -122,6 +142,7 @@ def copy_changed(
                 )
         except BaseException:
             threads.shutdown(cancel_futures=True)
+            journal.note()
             raise
     return found, copied
 
@@ -161,39 +182,38 @@ def _mark(path: Any) -> str | None:
     return None if time.time() - written < _TOO_FRESH_S else state
 
 
-def _copy(
-    path: Any, name: str, incoming: Path, landing: Path, before: Segment | None, journal: Journal
-) -> Segment:
+def _copy(path: Any, name: str, store: _Store, before: Segment | None, journal: Journal) -> Segment:
     """Copy one file into the store and record it. What is appended meanwhile is left for the next pull."""
-    target = incoming / uuid.uuid4().hex
+    token = uuid.uuid4().hex
+    target = stored_at(store.landing, token, name)
     for _attempt in range(_ATTEMPTS):
         copied = _copy_once(path, name, target, before)
         if copied is not None:
-            _store(target, copied, landing)
-            journal.add(copied)
-            return copied
+            kept = store.kept_once(replace(copied, token=token))
+            journal.add(kept)
+            return kept
+    target.delete()
     raise CopyError(
         f"{path}: was rewritten while it was copied, {_ATTEMPTS} times; what was landed before is kept. Pull again when "
         "it is no longer being rewritten"
     )
 
 
-def _copy_once(path: Any, name: str, target: Path, before: Segment | None) -> Segment | None:
+def _copy_once(path: Any, name: str, target: Location, before: Segment | None) -> Segment | None:
     """Copy a file into ``target`` once; None if the source was rewritten meanwhile."""
     mark, state, limit = _mark(path), _reported_state(path), _size_bytes(path)
     sha256 = hashlib.sha256()
     size_bytes = 0
     grown_from = None
     try:
-        with path.open("rb") as source, target.open("wb") as copy:
+        with path.open("rb") as source, target.create() as copy:
             while chunk := source.read(_chunk_bytes(size_bytes, limit, before)):
                 sha256.update(chunk)
                 copy.write(chunk)
                 size_bytes += len(chunk)
                 if before is not None and size_bytes == before.size_bytes:
                     grown_from = before.sha256 if sha256.hexdigest() == before.sha256 else None
-            copy.flush()
-            os.fsync(copy.fileno())
+        target.sync()
         if limit is not None and (size_bytes != limit or _reported_state(path) != state):
             with path.open("rb") as source:
                 if size_bytes != limit or _sha256_of(source, limit) != sha256.hexdigest():
@@ -229,55 +249,3 @@ def _sha256_of(stream: Any, size_bytes: int) -> str:
         sha256.update(chunk)
         left -= len(chunk)
     return sha256.hexdigest()
-
-
-def _store(copy: Path, segment: Segment, landing: Path) -> None:
-    """Move a copied file to its place. A file with the same contents there is left: it may be being read."""
-    if segment.is_whole(landing):
-        copy.unlink()
-        return
-    target = segment.path(landing)
-    target.parent.mkdir(exist_ok=True)
-    copy.replace(target)
-
-
-@contextmanager
-def _incoming(store: Path) -> Iterator[Path]:
-    """Make a folder for files that are being copied, after removing those of killed pulls, which nobody has locked."""
-    for leftover in store.glob(".incoming-*"):
-        with _lock_if_free(leftover) as free:
-            if free and _age_s(leftover) > _YOUNG_S:
-                shutil.rmtree(leftover, ignore_errors=True)
-    folder = store / f".incoming-{uuid.uuid4().hex}"
-    folder.mkdir()
-    with _lock_if_free(folder):
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _age_s(folder: Path) -> float:
-    try:
-        return time.time() - folder.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
-
-
-@contextmanager
-def _lock_if_free(folder: Path) -> Iterator[bool]:
-    """Try to lock a folder; yield True if this process has the lock. The lock ends with the process."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:  # its pull has just ended
-        yield False
-        return
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)

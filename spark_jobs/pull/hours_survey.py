@@ -13,11 +13,11 @@ Uses files, not Spark; ``spark_jobs.pull.segment_surveys`` keeps the surveys.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -34,9 +34,10 @@ from dispatch_core.recording.files import (
     blocks,
     file_format,
 )
-from dispatch_core.recording.reader import read_file
+from dispatch_core.recording.reader import Batch, read_file
 from dispatch_core.recording.rows import RANGES
 from spark_jobs.intervals import CLOCKS_AHEAD_US
+from spark_jobs.location import Location
 
 SURVEY_VERSION: Final = 2
 HOUR_US: Final = 3_600_000_000
@@ -76,7 +77,7 @@ class Survey:
     first_minutes: tuple[tuple[int, int, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Write the survey as JSON values, for ``about.json``."""
+        """Write the survey as JSON values."""
         return {
             "version": SURVEY_VERSION,
             "untimed": self.untimed,
@@ -99,22 +100,23 @@ class Survey:
         return cls(hours, int(about["untimed"]), carries, complete, first_minutes)
 
 
-def survey(path: Path, mark: str, *, earlier: Survey | None = None) -> Survey:
+def survey(path: Location | os.PathLike[str], mark: str, *, earlier: Survey | None = None) -> Survey:
     """Survey one file. ``mark`` identifies its contents; ``earlier`` is the survey of its earlier, shorter version.
 
     Does not raise for bad contents: a damaged file is surveyed up to the damage.
     """
-    known = file_format(path.name)
+    place = Location.of(path)
+    known = file_format(place.name)
     if known is None:
-        raise SurveyError(f"{path}: {path.name!r} is no log file name; nothing was surveyed")
+        raise SurveyError(f"{place}: {place.name!r} is no log file name; nothing was surveyed")
     content, encoding = known
     seen = _Seen()
     if encoding == "parquet":
-        _parquet(path, content, seen)
+        _parquet(place, content, seen)
     else:
-        _lines(path, content, encoding, seen)
+        _lines(place, content, encoding, seen)
     if not seen.hours:
-        _carries(path, seen)
+        _carries(place, encoding, seen)
     before = earlier if earlier is not None and _goes_on(earlier, seen) else None
     hours = _marked(seen.hours, mark, () if before is None else before.hours)
     of_messages = seen.first_minutes if content == "messages" else Counter[int]()
@@ -165,11 +167,11 @@ class _Seen:
             self.hours[hour] += rows
 
 
-def _lines(path: Path, content: Content, encoding: Encoding, seen: _Seen) -> None:
+def _lines(path: Location, content: Content, encoding: Encoding, seen: _Seen) -> None:
     field, unit_us = _TIME[content]
     shown = _SHOWN[content]
     try:
-        with path.open("rb") as stream:
+        with path.stream() as stream:
             for block in blocks(stream, encoding, Limits()):
                 data = block.data
                 found = shown.findall(data)
@@ -202,10 +204,10 @@ def _written_otherwise(line: bytes, field: str) -> list[bytes]:
     return [text] if number >= 0 and len(text) <= _DIGITS else []
 
 
-def _parquet(path: Path, content: Content, seen: _Seen) -> None:
+def _parquet(path: Location, content: Content, seen: _Seen) -> None:
     field, unit_us = _TIME[content]
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open() as stream, pq.ParquetFile(stream, pre_buffer=True) as file:
             if field not in file.schema_arrow.names or not pa.types.is_integer(
                 file.schema_arrow.field(field).type
             ):
@@ -218,9 +220,16 @@ def _parquet(path: Path, content: Content, seen: _Seen) -> None:
         seen.complete = False
 
 
-def _carries(path: Path, seen: _Seen) -> None:
+def _carries(path: Location, encoding: Encoding, seen: _Seen) -> None:
     """Read a file that shows no time with the reader of the log format, to see if it has valid rows."""
-    reading = read_file(path)
+    try:
+        with path.open() if encoding == "parquet" else path.stream() as stream:
+            _count_valid(read_file(stream, name=path.name), seen)
+    except OSError:
+        seen.complete = False
+
+
+def _count_valid(reading: Iterable[Batch], seen: _Seen) -> None:
     for batch in reading:
         if batch.table == "quarantine":
             continue

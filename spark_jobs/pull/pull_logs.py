@@ -2,8 +2,8 @@
 
 Log files are kept as *segments*, shared by all intervals (``spark_jobs.pull.segments``). A file that has not changed at its
 source is not copied again (``spark_jobs.pull.copying``), so pulling an unchanged source again changes nothing. The commit
-point of a pull is one rename, after everything is copied: a reader sees the earlier pull or this one, never a mixture. If a
-pull is killed, the earlier one stays valid and the next one continues the work.
+point of a pull is one commit to the catalogue, after everything is copied: a reader sees the earlier pull or this one, never
+a mixture. If a pull is killed, the earlier one stays valid and the next one continues the work.
 
 Links in a source are not followed unless asked for; links that are left out are named once
 (``dispatch_core.recording.links``).
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,9 +31,11 @@ from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.files import file_format, in_words
 from dispatch_core.recording.links import SourceWalk
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.location import Location
 from spark_jobs.pull import segments
 from spark_jobs.pull.copying import Journal, copy_changed
-from spark_jobs.pull.segments import LandedInterval, Segment, Sources
+from spark_jobs.pull.segments import Catalogue, LandedInterval, Segment, Sources
+from spark_jobs.warehouse.delta_tables import Place
 
 #: A summary names at most so many files that are gone or have changed; it counts all.
 _NAMED_AT_MOST: Final = 20
@@ -48,7 +49,7 @@ class PullError(DispatchAuditError):
 
 def pull(
     source: Any | Sequence[Any],
-    landing: Path,
+    landing: Place,
     interval_start: datetime | str,
     *,
     interval_end: datetime | str | None = None,
@@ -85,7 +86,7 @@ def pull(
         "segments_missing": pulled.missing[:_NAMED_AT_MOST],
         "links_left_out": pulled.links_left_out,
         "digest": _digest(pulled.files),
-        "folder": str(segments.interval_folder(landing, span)),
+        "folder": str(landing),
         "seconds": round(time.monotonic() - began, 3),
     }
 
@@ -108,7 +109,7 @@ class Pulled:
 @names_disk_errors("pull")
 def pull_segments(
     source: Any | Sequence[Any],
-    landing: Path,
+    landing: Place,
     *,
     progress: Progress | None = None,
     keep_gone: bool = True,
@@ -125,21 +126,29 @@ def pull_segments(
         links = walk.messages()
         for line in links:
             say(f"pull: {line}")
-    landing = Path(landing)
-    journal = Journal(landing, names)
-    known = segments.read_catalogue(landing).get(names, {})
-    found, copied = copy_changed(files, known, landing, journal, say)
-    with segments.landing_lock(landing):
-        catalogue = segments.read_catalogue(landing)
-        known = catalogue.get(names, {})
-        gone = _gone(known, found)
-        changed = [
-            name for name, segment in found.items() if name in known and known[name].sha256 != segment.sha256
+    place = Location.of(landing)
+    journal = Journal(place, names)
+    catalogue = segments.read_catalogue(landing)
+    known = catalogue.pop(names, {})
+    others = [segment for files_of in catalogue.values() for segment in files_of.values()]
+    found, copied = copy_changed(files, known, place, journal, say, others)
+    gone: list[Segment] = []
+    changed: list[str] = []
+
+    def with_files(catalogue: Catalogue) -> Catalogue:
+        """Add the files to a catalogue that another pull may have changed meanwhile."""
+        before = catalogue.get(names, {})
+        gone[:] = _gone(before, found)
+        changed[:] = [
+            name
+            for name, segment in found.items()
+            if name in before and before[name].sha256 != segment.sha256
         ]
-        kept = gone if keep_gone else []
-        catalogue[names] = found | {segment.name: replace(segment, gone=True) for segment in kept}
-        segments.write_catalogue(landing, catalogue)
-    journal.close()
+        kept = {segment.name: replace(segment, gone=True) for segment in gone if keep_gone}
+        return {**catalogue, names: found | kept}
+
+    segments.update_catalogue(landing, with_files, pulled=names)
+    catalogue = segments.read_catalogue(landing)
     for name in changed:
         grown = found[name].grown_from is not None
         say(
@@ -164,14 +173,17 @@ def pull_segments(
 
 
 @names_disk_errors("pull")
-def land(landing: Path, span: Interval, sources: Sources) -> None:
+def land(landing: Place, span: Interval, sources: Sources) -> None:
     """Make ``span`` an interval of the landing that gets the rows of these sources.
 
     Retires overlapping intervals that existed only because a later one needed their rows. Raises ``PullError`` if ``span``
     overlaps an interval that was run itself: a row would belong to two intervals.
     """
-    with segments.landing_lock(landing):
-        for landed in segments.landed_intervals(landing):
+    unused: set[Sources] = set()
+
+    def landed_with(known: list[LandedInterval]) -> list[LandedInterval]:
+        changed = [LandedInterval(span, "run", sources)]
+        for landed in known:
             other = landed.span
             if other.start == span.start or other.end <= span.start or span.end <= other.start:
                 continue
@@ -181,26 +193,23 @@ def land(landing: Path, span: Interval, sources: Sources) -> None:
                     f"{other.end.isoformat()}, which was audited in this home already; rows would count twice. Nothing was "
                     "changed. Choose intervals that do not overlap those, or another home"
                 )
-            segments.write_interval(landing, replace(landed, role="retired"))
-        segments.write_interval(landing, LandedInterval(span, "run", sources))
-        _forget_sources(landing)
-        for child in segments.interval_folder(landing, span).iterdir():
-            if child.is_dir():
-                shutil.rmtree(child)  # files as an earlier version of this code landed them
+            changed.append(replace(landed, role="retired"))
+        starts = {landed.span.start for landed in changed}
+        used = {landed.sources for landed in (*changed, *(o for o in known if o.span.start not in starts))}
+        unused.clear()
+        unused.update({landed.sources for landed in known} - used)
+        return changed
 
-
-def _forget_sources(landing: Path) -> None:
-    """Drop sources from the catalogue that no interval uses any more."""
-    catalogue = segments.read_catalogue(landing)
-    used = {landed.sources for landed in segments.landed_intervals(landing)}
-    if not used.issuperset(catalogue):
-        segments.write_catalogue(
-            landing, {sources: catalogue[sources] for sources in catalogue if sources in used}
+    segments.update_intervals(landing, landed_with)
+    if unused:  # no interval uses these sources any more
+        segments.update_catalogue(
+            landing,
+            lambda catalogue: {of: files for of, files in catalogue.items() if of not in unused},
         )
 
 
-def landed_files(landing: Path, span: Interval) -> list[tuple[str, Path]]:
-    """List name and path of each file of the interval's sources, by name.
+def landed_files(landing: Place, span: Interval) -> list[tuple[str, Location]]:
+    """List name and place of each file of the interval's sources, by name.
 
     Raises ``PullError`` if nothing was landed, and ``LandingError`` if a file is missing or has another size than when it
     was landed.
@@ -210,14 +219,11 @@ def landed_files(landing: Path, span: Interval) -> list[tuple[str, Path]]:
     return [(segment.name, segment.path(landing)) for segment in landed]
 
 
-def landed_segments(landing: Path, span: Interval) -> list[Segment]:
+def landed_segments(landing: Place, span: Interval) -> list[Segment]:
     """List the segments of the interval's sources, by name. Raises ``PullError`` if the interval was not landed."""
     interval_landed = segments.read_interval(landing, span)
     if interval_landed is None or interval_landed.role == "retired":
-        raise PullError(
-            f"{segments.interval_folder(landing, span)}: nothing was landed for {span.name} (no {segments.MANIFEST}); "
-            "run pull first"
-        )
+        raise PullError(f"{landing}: nothing was landed for {span.name}; run pull first")
     files = segments.read_catalogue(landing).get(interval_landed.sources)
     if files is None:
         raise PullError(

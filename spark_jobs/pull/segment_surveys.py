@@ -1,4 +1,4 @@
-"""Survey segments for the hours of their rows, each once: the survey is kept beside the segment.
+"""Survey segments for the hours of their rows, each once: the surveys are kept in a table of the landing.
 
 ``spark_jobs.pull.hours_survey`` says what a survey is. Many or large segments are surveyed in Spark tasks.
 """
@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
+from dispatch_core.recording.stored_files import parquet_rows
+from spark_jobs.location import Location
 from spark_jobs.progress import say
 from spark_jobs.pull.hours_survey import Survey, survey
 from spark_jobs.pull.segments import Segment
 from spark_jobs.task_grouping import group_into_tasks
+from spark_jobs.warehouse.delta_tables import Place, live_files, open_delta
+from spark_jobs.warehouse.records import Records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,58 +32,97 @@ _HERE_BYTES: Final = 32_000_000
 _BYTES_PER_TASK: Final = 16_000_000
 
 
-def about_path(landing: Path, segment: Segment) -> Path:
-    """Path of a segment's survey."""
-    path = segment.path(landing)
-    return path.with_name(f"{path.name}.about.json")
+_ROWS: Final = pa.schema([pa.field(name, pa.string()) for name in ("sha256", "name", "survey")])
+#: More files than this are joined when surveys are added.
+_MOST_FILES: Final = 32
+#: A file's contents and the last part of its name, which says how to read them.
+_Key = tuple[str, str]
 
 
-def known_survey(landing: Path, segment: Segment) -> Survey | None:
-    """Read the survey of a segment; None if it was not made yet."""
+def _records(landing: Place) -> Records:
+    return Records(Location.of(landing) / "surveys", _ROWS)
+
+
+def _key(segment: Segment, sha256: str | None = None) -> _Key:
+    return sha256 or segment.sha256, segment.name.rpartition("/")[2]
+
+
+def known_surveys(landing: Place) -> dict[_Key, Survey]:
+    """Read the surveys that were made by this version of the code."""
+    records = _records(landing)
+    if not records.exists():
+        return {}
+    found: dict[_Key, Survey] = {}
+    for path in live_files(open_delta(records.place), records.place):
+        found.update(_surveys_in(path))
+    return found
+
+
+@lru_cache(maxsize=4 * _MOST_FILES)
+def _surveys_in(path: str) -> dict[_Key, Survey]:
+    """Read a file of the table; files are never written again."""
+    rows = parquet_rows(path).to_pylist()
+    read = (((row["sha256"], row["name"]), _of_text(row["survey"])) for row in rows)
+    return {key: known for key, known in read if known is not None}
+
+
+def _of_text(text: str) -> Survey | None:
+    """Read a survey; None for one that another version wrote."""
     try:
-        return Survey.of_json(json.loads(about_path(landing, segment).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        return None  # not made yet, or of another version
+        return Survey.of_json(json.loads(text))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
 
 
-def make_survey(landing: Path, segment: Segment) -> Survey:
-    """Survey a segment and write the survey beside it."""
-    before = None
-    if segment.grown_from is not None:
-        before = known_survey(landing, replace(segment, sha256=segment.grown_from))
-    made = survey(segment.path(landing), segment.sha256[:16], earlier=before)
-    path = about_path(landing, segment)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(json.dumps(made.as_json()), encoding="utf-8")
-    temporary.replace(path)
-    return made
+def _keep(landing: Place, made: Mapping[_Key, Survey]) -> None:
+    records = _records(landing)
+    rows = [
+        {"sha256": sha256, "name": name, "survey": json.dumps(made[sha256, name].as_json())}
+        for sha256, name in sorted(made)
+    ]
+    records.append(pa.Table.from_pylist(rows, schema=_ROWS))
+    if len(live_files(open_delta(records.place), records.place)) > _MOST_FILES:
+        records.update(lambda known: known)
 
 
-def surveyed(spark: SparkSession | None, landing: Path, segments: Sequence[Segment]) -> list[Surveyed]:
+def make_survey(landing: Place, segment: Segment, earlier: Survey | None = None) -> Survey:
+    """Survey a segment. ``earlier``: the survey of its earlier, shorter version."""
+    return survey(segment.path(landing), segment.sha256[:16], earlier=earlier)
+
+
+def surveyed(spark: SparkSession | None, landing: Place, segments: Sequence[Segment]) -> list[Surveyed]:
     """Survey the segments that have no survey yet; return all segments with their surveys, in order."""
-    landing = Path(landing)
-    found = {segment: known_survey(landing, segment) for segment in segments}
-    new = [segment for segment, known in found.items() if known is None]
+    known = known_surveys(landing)
+    new = list({_key(segment): segment for segment in segments if _key(segment) not in known}.values())
     size_bytes = sum(segment.size_bytes for segment in new)
     if new:
         say(f"survey: looks for the hours of the rows in {len(new)} new files, {size_bytes} bytes")
-    if spark is None or size_bytes < _HERE_BYTES:
-        made = [make_survey(landing, segment) for segment in new]
-    else:
-        made = _in_tasks(spark, landing, new)
-    found.update(zip(new, made, strict=True))
-    return [(segment, known) for segment, known in found.items() if known is not None]
+        work = [
+            (segment, known.get(_key(segment, segment.grown_from)) if segment.grown_from else None)
+            for segment in new
+        ]
+        if spark is None or size_bytes < _HERE_BYTES:
+            made = [make_survey(landing, segment, earlier) for segment, earlier in work]
+        else:
+            made = _in_tasks(spark, landing, work)
+        added = dict(zip(map(_key, new), made, strict=True))
+        _keep(landing, added)
+        known |= added
+    return [(segment, known[_key(segment)]) for segment in segments]
 
 
-def _in_tasks(spark: SparkSession, landing: Path, new: Sequence[Segment]) -> list[Survey]:
+def _in_tasks(
+    spark: SparkSession, landing: Place, new: Sequence[tuple[Segment, Survey | None]]
+) -> list[Survey]:
     context = spark.sparkContext
     tasks = group_into_tasks(
-        [segment.size_bytes for segment in new], context.defaultParallelism, least=_BYTES_PER_TASK
+        [segment.size_bytes for segment, _earlier in new], context.defaultParallelism, least=_BYTES_PER_TASK
     )
-    work = [[(str(landing), number, new[number]) for number in task] for task in tasks]
+    place = str(Location.of(landing))
+    work = [[(place, number, *new[number]) for number in task] for task in tasks]
     made = dict(context.parallelize(work, len(work)).flatMap(_survey_task).collect())
     return [made[number] for number in range(len(new))]
 
 
-def _survey_task(task: list[tuple[str, int, Segment]]) -> list[tuple[int, Survey]]:
-    return [(number, make_survey(Path(landing), segment)) for landing, number, segment in task]
+def _survey_task(task: list[tuple[str, int, Segment, Survey | None]]) -> list[tuple[int, Survey]]:
+    return [(number, make_survey(landing, segment, earlier)) for landing, number, segment, earlier in task]

@@ -2,38 +2,46 @@
 
 ::
 
-    landing/segments/<sha256>/<file name>               the bytes, never changed
-    landing/segments/<sha256>/<file name>.about.json    the hours of its rows (spark_jobs.pull.hours_survey)
-    landing/catalogue.json                              the files that each source had when it was last pulled
-    landing/<interval>/manifest.json                    an interval: its bounds, its sources, its role
+    landing/segments/<token>/<file name>    the bytes, never changed
+    landing/catalogue                       table: the files that each source had when it was last pulled
+    landing/intervals                       table: an interval's bounds, its sources, its role
+    landing/surveys                         table: the hours of a file's rows (spark_jobs.pull.segment_surveys)
 
-Replacing the *catalogue*, by one rename, is the commit point of a pull. A file that is gone from its source stays in it,
-because logs are rotated away. A file whose contents have changed is listed with the new contents.
+A commit to the *catalogue* is the commit point of a pull. A file that is gone from its source stays in it, because logs are
+rotated away. A file whose contents have changed is listed with the new contents. The tables are changed by one process after
+the other without a lock (``spark_jobs.warehouse.records``). Files that no row names are removed by maintenance.
 
-Uses files, not Spark.
+A landing of an earlier version, with ``catalogue.json`` and a manifest per interval, is read as long as there are no tables,
+and taken over by the first change.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval, IntervalError, interval
+from spark_jobs.location import Location
+from spark_jobs.warehouse.delta_tables import Place
+from spark_jobs.warehouse.records import Records
 
+#: Files of an earlier version.
 CATALOGUE: Final = "catalogue.json"
 MANIFEST: Final = "manifest.json"
 CATALOGUE_VERSION: Final = 1
 MANIFEST_VERSION: Final = 2
 _EARLIER_MANIFESTS: Final = (1,)
+#: Files that are looked at at the same time.
+_AT_ONCE: Final = 16
 
 #: A segment of a recorder: series, time at which it was begun, number in its run of the broker (``docs/recorder.md``).
 _NUMBERED: Final = re.compile(
@@ -60,7 +68,8 @@ class Segment:
 
     ``mark``: size, time or etag that the source reported when the file was copied; while they are the same, the file is not
     copied again. ``gone``: the source does not have the file any more. ``grown_from``: sha256 of the earlier contents under
-    this name, if the present contents begin with them.
+    this name, if the present contents begin with them. ``token``: folder of the file, by default its sha256, as an earlier
+    version named it.
     """
 
     name: str
@@ -69,6 +78,7 @@ class Segment:
     mark: str | None = None
     gone: bool = False
     grown_from: str | None = None
+    token: str | None = None
 
     @classmethod
     def of_json(cls, values: Any) -> Segment:
@@ -79,27 +89,23 @@ class Segment:
         for name, value in values.items():
             if name not in kinds:
                 raise ValueError(f"a segment has no {name[:80]!r}")
-            if type(value) is not kinds[name] and not (value is None and name in ("mark", "grown_from")):
+            if type(value) is not kinds[name] and not (
+                value is None and name in ("mark", "grown_from", "token")
+            ):
                 raise ValueError(f"{name} of a segment cannot be {str(value)[:80]!r}")
         missing = [name for name in ("name", "sha256", "size_bytes") if name not in values]
         if missing:
             raise ValueError(f"{missing[0]} of a segment is missing")
-        if not (_DIGEST.fullmatch(values["sha256"]) and _DIGEST.fullmatch(values.get("grown_from") or "0")):
+        digests = values["sha256"], values.get("grown_from") or "0", values.get("token") or "0"
+        if not all(map(_DIGEST.fullmatch, digests)):
             raise ValueError("sha256 of a segment is no digest")
         if _NO_NAME.search(values["name"]):
             raise ValueError(f"{values['name'][:80]!r} is no name of a segment")
         return cls(**values)
 
-    def path(self, landing: Path) -> Path:
-        """Path of the segment's bytes."""
-        return segment_path(landing, self.sha256, self.name)
-
-    def is_whole(self, landing: Path) -> bool:
-        """Tell if the file is there with the right number of bytes."""
-        try:
-            return self.path(landing).stat().st_size == self.size_bytes
-        except OSError:
-            return False
+    def path(self, landing: Place) -> Location:
+        """The place of the segment's bytes."""
+        return stored_at(landing, self.token or self.sha256, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +146,172 @@ def missing_segments(names: Iterable[str]) -> list[str]:
     return sentences
 
 
-def segment_path(landing: Path, sha256: str, name: str) -> Path:
-    """Return the path of the file with these contents and this name."""
-    return Path(landing) / "segments" / sha256 / name.rpartition("/")[2]
+def stored_at(landing: Place, token: str, name: str) -> Location:
+    """Return the place of a file with this name in a folder of its own."""
+    return store_of(landing) / token / name.rpartition("/")[2]
 
 
-def read_catalogue(landing: Path) -> Catalogue:
+def store_of(landing: Place) -> Location:
+    """Return the folder of all segments."""
+    return Location.of(landing) / "segments"
+
+
+#: Rows of the catalogue. ``listed``: false for a file that was copied by a pull which has not ended yet.
+_CATALOGUED: Final = pa.schema(
+    [
+        pa.field("sources", pa.string()),
+        pa.field("listed", pa.bool_()),
+        pa.field("name", pa.string()),
+        pa.field("sha256", pa.string()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("mark", pa.string()),
+        pa.field("gone", pa.bool_()),
+        pa.field("grown_from", pa.string()),
+        pa.field("token", pa.string()),
+    ]
+)
+_INTERVALS: Final = pa.schema(
+    [pa.field(name, pa.string()) for name in ("interval_start", "interval_end", "role", "sources")]
+)
+
+
+def _catalogue(landing: Place) -> Records:
+    return Records(Location.of(landing) / "catalogue", _CATALOGUED)
+
+
+def _intervals(landing: Place) -> Records:
+    return Records(Location.of(landing) / "intervals", _INTERVALS)
+
+
+def tables_of(landing: Place) -> list[Location]:
+    """List the places of the landing's tables."""
+    return [Location.of(landing) / name for name in ("catalogue", "intervals", "surveys")]
+
+
+def read_catalogue(landing: Place) -> Catalogue:
     """Read the files that the sources had when they were last pulled; empty before the first pull."""
-    path = Path(landing) / CATALOGUE
+    return _listed(_catalogue(landing).read()) or _earlier_catalogue(Location.of(landing))
+
+
+def _listed(rows: pa.Table) -> Catalogue:
+    found: Catalogue = {}
+    for sources, segment in _segments(rows, listed=True):
+        found.setdefault(sources, {})[segment.name] = segment
+    return found
+
+
+def _segments(rows: pa.Table, *, listed: bool) -> list[tuple[Sources, Segment]]:
+    wanted = rows.filter(pc.equal(rows["listed"], listed))
+    texts = {text: tuple(json.loads(text)) for text in wanted["sources"].unique().to_pylist()}
+    return [
+        (texts[row.pop("sources")], Segment(**row)) for row in wanted.drop_columns(["listed"]).to_pylist()
+    ]
+
+
+def _rows(sources: Sources, files: Iterable[Segment], *, listed: bool) -> pa.Table:
+    text = json.dumps(list(sources))
+    rows = [{"sources": text, "listed": listed, **asdict(segment)} for segment in files]
+    return pa.Table.from_pylist(rows, schema=_CATALOGUED)
+
+
+def update_catalogue(
+    landing: Place, change: Callable[[Catalogue], Catalogue | None], *, pulled: Sources | None = None
+) -> None:
+    """Replace the catalogue by what ``change`` makes of it; nothing is written if that is None or the same.
+
+    ``change`` is called again if another process has changed the catalogue meanwhile. ``pulled``: forget what pulls of these
+    sources have copied without listing it.
+    """
+
+    def changed(rows: pa.Table) -> pa.Table | None:
+        listed = _listed(rows)
+        after = change(listed or _earlier_catalogue(Location.of(landing)))
+        copied = _segments(rows, listed=False)
+        kept = [(sources, segment) for sources, segment in copied if sources != pulled]
+        if after is None or (after == listed and len(kept) == len(copied)):
+            return None
+        return pa.concat_tables(
+            [
+                _CATALOGUED.empty_table(),
+                *(_rows(sources, after[sources].values(), listed=True) for sources in sorted(after)),
+                *(_rows(sources, [segment], listed=False) for sources, segment in kept),
+            ]
+        )
+
+    _catalogue(landing).update(changed)
+
+
+def copied_segments(landing: Place, sources: Sources) -> dict[str, Segment]:
+    """Read the files that pulls of these sources have copied and not listed yet, by name; of two the later one."""
+    found = _segments(_catalogue(landing).read(), listed=False)
+    return {segment.name: segment for of_sources, segment in found if of_sources == sources}
+
+
+def add_copied(landing: Place, sources: Sources, files: Sequence[Segment]) -> None:
+    """Note files that a pull has copied, so that the next one does not copy them again if this one dies."""
+    _catalogue(landing).append(_rows(sources, files, listed=False))
+
+
+def read_interval(landing: Place, span: Interval) -> LandedInterval | None:
+    """Read the landed interval that starts where ``span`` does; None if there is none."""
+    return next((landed for landed in landed_intervals(landing) if landed.span.start == span.start), None)
+
+
+def landed_intervals(landing: Place) -> list[LandedInterval]:
+    """Read all intervals of the landing, retired ones too, oldest first."""
+    return _of_rows(_intervals(landing).read()) or _earlier_intervals(Location.of(landing))
+
+
+def _of_rows(rows: pa.Table) -> list[LandedInterval]:
+    found = (
+        LandedInterval(
+            interval(row["interval_start"], row["interval_end"]),
+            row["role"],
+            tuple(json.loads(row["sources"])),
+        )
+        for row in rows.to_pylist()
+    )
+    return sorted(found, key=lambda landed: landed.span.start)
+
+
+def update_intervals(
+    landing: Place, change: Callable[[list[LandedInterval]], Iterable[LandedInterval]]
+) -> None:
+    """Add the intervals that ``change`` returns for the known ones, in place of those with the same start.
+
+    ``change`` is called again if another process has changed the intervals meanwhile.
+    """
+
+    def changed(rows: pa.Table) -> pa.Table | None:
+        known = _of_rows(rows) or _earlier_intervals(Location.of(landing))
+        by_start = {landed.span.start: landed for landed in known}
+        after = by_start | {landed.span.start: landed for landed in change(known)}
+        if after == by_start and rows.num_rows:
+            return None
+        made = [
+            {
+                "interval_start": landed.span.start.isoformat(),
+                "interval_end": landed.span.end.isoformat(),
+                "role": landed.role,
+                "sources": json.dumps(list(landed.sources)),
+            }
+            for landed in after.values()
+        ]
+        return pa.Table.from_pylist(made, schema=_INTERVALS)
+
+    _intervals(landing).update(changed)
+
+
+def write_interval(landing: Place, landed: LandedInterval) -> None:
+    """Add one interval, in place of one with the same start."""
+    update_intervals(landing, lambda _known: [landed])
+
+
+# ---- landings of an earlier version ----
+
+
+def _earlier_catalogue(landing: Location) -> Catalogue:
+    path = landing / CATALOGUE
     document = _read_document(path)
     if document is None:
         return {}
@@ -170,10 +334,10 @@ def _sources(listed: Any) -> Sources:
     return tuple(listed)
 
 
-def _read_document(path: Path) -> dict[str, Any] | None:
+def _read_document(path: Location) -> dict[str, Any] | None:
     """Read a JSON object from a file of the landing; None if the file does not exist."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -185,7 +349,7 @@ def _read_document(path: Path) -> dict[str, Any] | None:
     return document
 
 
-def _of_another_version(path: Path, document: Mapping[str, Any], known: int) -> LandingError:
+def _of_another_version(path: Location, document: Mapping[str, Any], known: int) -> LandingError:
     said = str(document.get("version"))[:80]
     return LandingError(
         f"{path}: version {said!r}, this code reads {known}; use the version that wrote it, or move the landing folder "
@@ -193,42 +357,21 @@ def _of_another_version(path: Path, document: Mapping[str, Any], known: int) -> 
     )
 
 
-def _unlike(path: Path, error: Exception) -> LandingError:
+def _unlike(path: Location, error: Exception) -> LandingError:
     what = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
     return LandingError(f"{path}: not as this code writes it ({what}); move it away and run pull again")
 
 
-def write_catalogue(landing: Path, catalogue: Catalogue) -> None:
-    """Replace the catalogue, in one step; only under ``landing_lock``."""
-    pulled = [
-        {"sources": list(sources), "files": [asdict(files[name]) for name in sorted(files)]}
-        for sources, files in sorted(catalogue.items())
-    ]
-    _replace_file(Path(landing) / CATALOGUE, {"version": CATALOGUE_VERSION, "pulled": pulled})
-
-
-def interval_folder(landing: Path, span: Interval) -> Path:
-    """Return the folder of an interval below ``landing``."""
-    return Path(landing) / span.name
-
-
-def read_interval(landing: Path, span: Interval) -> LandedInterval | None:
-    """Read the landed interval that starts where ``span`` does; None if there is none."""
-    return _manifest(interval_folder(landing, span) / MANIFEST)
-
-
-def landed_intervals(landing: Path) -> list[LandedInterval]:
-    """Read all intervals of the landing, retired ones too, oldest first."""
-    found = (_manifest(path) for path in Path(landing).glob(f"*/{MANIFEST}"))
+def _earlier_intervals(landing: Location) -> list[LandedInterval]:
+    folders = [folder for folder in landing.folders() if folder.name[:1].isdecimal()]
+    found = (_manifest(folder / MANIFEST) for folder in folders)
     return sorted((landed for landed in found if landed is not None), key=lambda landed: landed.span.start)
 
 
-def _manifest(path: Path) -> LandedInterval | None:
+def _manifest(path: Location) -> LandedInterval | None:
     document = _read_document(path)
-    if document is None:
+    if document is None or document.get("version") in _EARLIER_MANIFESTS:
         return None
-    if document.get("version") in _EARLIER_MANIFESTS:
-        return None  # an earlier version kept the files in the interval's folder; the next pull replaces it
     if document.get("version") != MANIFEST_VERSION:
         raise _of_another_version(path, document, MANIFEST_VERSION)
     try:
@@ -238,38 +381,6 @@ def _manifest(path: Path) -> LandedInterval | None:
         return LandedInterval(interval(start, end), role, _sources(document["sources"]))
     except (LookupError, ValueError, IntervalError) as error:
         raise _unlike(path, error) from None
-
-
-def write_interval(landing: Path, landed: LandedInterval) -> None:
-    """Replace the manifest of an interval, in one step; only under ``landing_lock``."""
-    folder = interval_folder(landing, landed.span)
-    folder.mkdir(parents=True, exist_ok=True)
-    document = {
-        "version": MANIFEST_VERSION,
-        "interval_start": landed.span.start.isoformat(),
-        "interval_end": landed.span.end.isoformat(),
-        "role": landed.role,
-        "sources": list(landed.sources),
-    }
-    _replace_file(folder / MANIFEST, document)
-
-
-def _replace_file(path: Path, document: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.new")  # under the lock, so no other process writes it
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(document, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-
-
-@contextmanager
-def landing_lock(landing: Path) -> Iterator[None]:
-    """Lock catalogue and manifests for one process at a time; wait for the others, which take moments."""
-    Path(landing).mkdir(parents=True, exist_ok=True)
-    with (Path(landing) / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def log_name(name: str) -> str:
@@ -293,13 +404,13 @@ def _begins(name: str, word: str) -> bool:
     return name.rpartition("/")[2].lower().startswith(word)
 
 
-def check_whole(landing: Path, segments: Sequence[Segment]) -> None:
+def check_whole(landing: Place, segments: Sequence[Segment]) -> None:
     """Raise ``LandingError`` if a segment's file is missing or has another size than when it was landed."""
-    for segment in segments:
-        path = segment.path(landing)
-        size_bytes = path.stat().st_size if path.is_file() else -1
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        sizes = list(threads.map(lambda segment: segment.path(landing).size_bytes(), segments))
+    for segment, size_bytes in zip(segments, sizes, strict=True):
         if size_bytes != segment.size_bytes:
             raise LandingError(
-                f"{path}: {'is missing' if size_bytes < 0 else f'has {size_bytes} bytes'}, the catalogue says "
-                f"{segment.size_bytes} bytes for {segment.name}; the tables are untouched, run pull again"
+                f"{segment.path(landing)}: {'is missing' if size_bytes is None else f'has {size_bytes} bytes'}, the "
+                f"catalogue says {segment.size_bytes} bytes for {segment.name}; the tables are untouched, run pull again"
             )

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow.parquet as pq
-
 from dispatch_core.recording import schema
+from dispatch_core.recording.stored_files import parquet_file
 from dispatch_core.times import micros
 from spark_jobs.intervals import Interval
 from spark_jobs.replay.snapshot_files import EarlierSnapshots, Saved
 from spark_jobs.warehouse.contracts import GROUP
-from spark_jobs.warehouse.delta_tables import data_files, files_until
+from spark_jobs.warehouse.delta_tables import Place, data_files, files_until
 
 Group = tuple[str, ...]
 
@@ -39,7 +37,7 @@ _NO_FILES: Final[dict[str, Any]] = {
 
 
 def dispatchers(
-    spark: SparkSession, warehouse: Path, span: Interval, earlier: EarlierSnapshots | None = None
+    spark: SparkSession, warehouse: Place, span: Interval, earlier: EarlierSnapshots | None = None
 ) -> list[dict[str, Any]]:
     """The dispatchers of the interval with the files of their log, those of one file beside each other.
 
@@ -53,7 +51,7 @@ def dispatchers(
     ``snapshot_end_us`` of the snapshot that they keep, if they have one.
     """
     files = [
-        (name, str(path), start)
+        (name, path, start)
         for name in ("consumer_events", "messages")
         for path, start in files_until(warehouse, name, span)
     ]
@@ -132,11 +130,11 @@ def _look(asked: tuple[str, str, bool]) -> tuple[str, bool, list[tuple[tuple[str
     return path, now, sorted(groups_in(path, GROUP[table]).items())
 
 
-def groups_in(path: str | Path, group: Sequence[str]) -> Counter[tuple[str, ...]]:
+def groups_in(path: str, group: Sequence[str]) -> Counter[tuple[str, ...]]:
     """Count the rows of each group (values of the text columns ``group``) in a Parquet file."""
     rows: Counter[tuple[str, ...]] = Counter()
     # The names come in runs: as dictionaries they are read, and counted, in a fraction of the time.
-    with pq.ParquetFile(path, read_dictionary=list(group)) as file:
+    with parquet_file(path, read_dictionary=list(group)) as file:
         leaves = [file.metadata.schema.column(at).path for at in range(file.metadata.num_columns)]
         places = [leaves.index(name) for name in group]
         for number in range(file.metadata.num_row_groups):

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dispatch_core.errors import LogError
 from dispatch_core.recording import schema
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
+from dispatch_core.recording.stored_files import parquet_rows
 from spark_jobs.warehouse.contracts import conform
 
 
@@ -62,7 +62,7 @@ def _check_places(table: pa.Table, place: tuple[str, ...], shown: str) -> None:
 def _rows(paths: list[str], wanted: pa.Schema, filters: list[tuple[str, str, str]]) -> pa.Table:
     parts = [wanted.empty_table()]
     for path in sorted(paths):  # the path begins with the interval: earlier intervals first
-        parts.append(conform(pq.read_table(path, filters=filters, partitioning=None), wanted))
+        parts.append(conform(parquet_rows(path, filters=filters), wanted))
     return pa.concat_tables(parts)
 
 

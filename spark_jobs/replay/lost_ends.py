@@ -10,18 +10,17 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dispatch_core.recording import schema
 from dispatch_core.recording.lost_rows import REST_OF_FILE, Refused
+from dispatch_core.recording.stored_files import parquet_rows
 from dispatch_core.recording.stream import INCARNATION
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse.delta_tables import all_files, files_until
+from spark_jobs.warehouse.delta_tables import Place, all_files, files_until
 
 #: Column of a dispatcher's row: the incarnations of which rows behind the last line could not be read.
 ENDS_LOST: Final = pa.field(
@@ -34,7 +33,7 @@ Dispatcher = tuple[str, ...]
 Load = tuple[str | None, int]
 
 
-def with_lost_ends(warehouse: Path, span: Interval) -> dict[Dispatcher, list[Load]]:
+def with_lost_ends(warehouse: Place, span: Interval) -> dict[Dispatcher, list[Load]]:
     """Return the dispatchers, with their loads, that have lost rows behind the last line of a load up to this interval.
 
     A refused row concerns the loads of its file whose last line stands before it. A file of which no row could be read
@@ -42,7 +41,7 @@ def with_lost_ends(warehouse: Path, span: Interval) -> dict[Dispatcher, list[Loa
     """
     quarantined: defaultdict[datetime, list[pa.Table]] = defaultdict(list)
     for path, start in files_until(warehouse, "quarantine", span):
-        quarantined[start].append(pq.read_table(path, columns=_PLACE, partitioning=None))
+        quarantined[start].append(parquet_rows(path, columns=_PLACE))
     lost: set[tuple[Dispatcher, Load]] = set()
     if not quarantined:
         return {}
@@ -110,7 +109,7 @@ def _places(paths: Iterable[str]) -> list[_Place]:
     names = [*schema.DISPATCHER_KEY, *INCARNATION, "source_file"]
     parts = []
     for path in paths:
-        rows = pq.read_table(path, columns=[*names, "kind", "t_us", "source_line"], partitioning=None)
+        rows = parquet_rows(path, columns=[*names, "kind", "t_us", "source_line"])
         last = pc.if_else(pc.equal(rows["kind"], "header"), -1, rows["source_line"])
         rows = rows.append_column("last", last)
         parts.append(

@@ -1,28 +1,25 @@
 """Replay in three steps, for a scheduler that maps tasks: plan groups of dispatchers, fold each group, publish all at once.
 
-What a run plans and folds stands in a folder of its own, by its run id::
+What a run plans and folds is described in a folder of its own, by its run id::
 
-    warehouse/_staging/groups-<interval>/<digest of the run id>/plan.json, plan.parquet
-    …/group-<k>/staged.json            the group is folded: its files, and who could not be judged
+    warehouse/_staging/groups-<interval>/<digest of the run id>/plan.parquet, plan.json
+    …/group-<k>.json            the group is folded: its files, and who could not be judged
+    …/published.json            the summary of what was published
 
-A group may be folded again: it replaces its own files. Publishing takes links to them and can be tried again, too; it
-is refused when a group is missing or other rows were ingested since the plan. Folders are removed
-when their run ends (``discard``), or by a later plan of the interval once they are old.
+The files stand in the tables' folders already; publishing commits them. A group may be folded again: its description is
+replaced, and the earlier files are not used. Publishing can be tried again, too; it is refused when a group is missing,
+other rows were ingested since the plan, or another run has published the interval since then. What is not used is removed
+when the run ends (``discard``); a folder that was left is removed by a later plan of the interval once it is old.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -31,12 +28,14 @@ import pyarrow.parquet as pq
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import names_disk_errors
 from dispatch_core.recording.log_profile import RECORDED, Overrides
-from dispatch_core.tables import REPLAY_TABLES
+from dispatch_core.recording.stored_files import parquet_rows
 from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 from spark_jobs.progress import say
 from spark_jobs.replay.replay_interval import (
     DISPATCHERS,
     EVENTS_PER_TASK,
+    PUBLISHED,
     Folded,
     InputsChangedError,
     ReplayError,
@@ -44,19 +43,18 @@ from spark_jobs.replay.replay_interval import (
     publish,
     what_to_replay,
 )
-from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse.contracts import StagedFile
-from spark_jobs.warehouse.delta_tables import stage_run
+from spark_jobs.warehouse.delta_tables import Place, Publication, all_files, delete_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_GROUPS: Final = 1000
-_PLAN_VERSION: Final = 4
+_PLAN_VERSION: Final = 5
 _PLANNED: Final = pa.schema([pa.field("group", pa.int32()), *DISPATCHERS])
 #: A folder that nobody has touched for so long belongs to a run that was given up.
-_OLD_S: Final = 2 * 86_400.0
+_OLD: Final = timedelta(days=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +65,19 @@ class Plan:
     limits: LimitRules
     overrides: Overrides
     groups: list[dict[str, int]]
+    run: Publication
 
 
-def run_folder(warehouse: Path, span: Interval, run_id: str) -> Path:
+def run_folder(warehouse: Place, span: Interval, run_id: str) -> Location:
     """Folder of a run's plan and folded groups."""
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:32]
-    return Path(warehouse) / "_staging" / f"groups-{span.name}" / digest
+    return Location.of(warehouse) / "_staging" / f"groups-{span.name}" / digest
 
 
 @names_disk_errors("replay")
 def plan(
     spark: SparkSession,
-    warehouse: Path,
+    warehouse: Place,
     span: Interval,
     run_id: str,
     *,
@@ -94,18 +93,19 @@ def plan(
         raise ReplayError(f"{groups} groups: take 1 to {MOST_GROUPS}; nothing was planned")
     folder = run_folder(warehouse, span, run_id)
     _sweep_old(folder.parent)
-    shutil.rmtree(folder, ignore_errors=True)
+    _discard(folder)
+    run = Publication.begin(warehouse, span, PUBLISHED)
     history, found = what_to_replay(spark, warehouse, span, limits, overrides)
     divided = _divided([dispatcher["events"] for dispatcher in found], groups)
     sizes = [
         {"group": number, "dispatchers": len(members), "events": sum(found[at]["events"] for at in members)}
         for number, members in enumerate(divided)
     ]
-    folder.mkdir(parents=True)
     rows = [{"group": number} | found[at] for number, members in enumerate(divided) for at in members]
-    pq.write_table(pa.Table.from_pylist(rows, schema=_PLANNED), folder / "plan.parquet")
+    with (folder / "plan.parquet").create() as stream:
+        pq.write_table(pa.Table.from_pylist(rows, schema=_PLANNED), stream)
     plan_json = {"version": _PLAN_VERSION, "history": history, "limits": limits.json()}
-    plan_json |= {"overrides": overrides.json(), "groups": sizes}
+    plan_json |= {"overrides": overrides.json(), "groups": sizes, "run": run.as_json()}
     _write(folder / "plan.json", plan_json)
     say(f"plan {span.name}: {len(found)} dispatchers in {len(sizes)} groups")
     return {
@@ -132,31 +132,28 @@ def _divided(sizes: Sequence[int], groups: int) -> list[list[int]]:
 
 @names_disk_errors("replay")
 def fold_group(
-    spark: SparkSession, warehouse: Path, span: Interval, run_id: str, group: int
+    spark: SparkSession, warehouse: Place, span: Interval, run_id: str, group: int
 ) -> dict[str, Any]:
     """Fold the dispatchers of one planned group and leave their files for ``publish_groups``; returns a summary."""
     began = time.monotonic()
     folder = run_folder(warehouse, span, run_id)
-    planned = _read_plan(folder, span)
+    planned = _read_plan(folder, warehouse, span)
     if not 0 <= group < len(planned.groups):
         raise ReplayError(f"group {group} of {span.name}: the plan has groups 0 to {len(planned.groups) - 1}")
-    rows = pq.read_table(folder / "plan.parquet", filters=[("group", "=", group)], schema=_PLANNED)
-    staging = folder / f"group-{group}"
-    with _alone(folder / f".group-{group}.lock", f"group {group} of {span.name}"):
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir()
-        found = rows.drop_columns(["group"]).to_pylist()
-        folded = fold(spark, found, staging, span, None, planned.limits, planned.overrides)
-        staged = {
-            "files": [
-                {"table": file.table, "path": file.path.relative_to(staging).as_posix(), "rows": file.rows}
-                for files in folded.files.values()
-                for file in files
-            ],
-            "failed": folded.failed,
-            "whole_logs": folded.whole_logs,
-        }
-        _write(staging / "staged.json", staged)
+    rows = parquet_rows((folder / "plan.parquet").url, filters=[("group", "=", group)], schema=_PLANNED)
+    found = rows.drop_columns(["group"]).to_pylist()
+    described = folder / f"group-{group}.json"
+    earlier = _staged_files(described)
+    marks = folder / f"begun-{group}"
+    folded = fold(spark, found, planned.run, None, planned.limits, planned.overrides, marks)
+    staged = {
+        "files": [file.as_json() for files in folded.files.values() for file in files],
+        "failed": folded.failed,
+        "whole_logs": folded.whole_logs,
+    }
+    _write(described, staged)
+    planned.run.staged(earlier)
+    planned.run.clean(keep=[file for files in folded.files.values() for file in files])
     counts = {name: sum(file.rows for file in files) for name, files in folded.files.items()}
     seconds = time.monotonic() - began
     return {
@@ -172,7 +169,7 @@ def fold_group(
 
 
 @names_disk_errors("replay")
-def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, Any]:
+def publish_groups(warehouse: Place, span: Interval, run_id: str) -> dict[str, Any]:
     """Replace the interval's rows in the result tables by what all groups folded; returns the summary of the replay.
 
     Raises ``InputsChangedError`` where a group is not folded, or rows up to the interval's end have changed since the plan:
@@ -180,53 +177,77 @@ def publish_groups(warehouse: Path, span: Interval, run_id: str) -> dict[str, An
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     folder = run_folder(warehouse, span, run_id)
-    planned = _read_plan(folder, span)
+    planned = _read_plan(folder, warehouse, span)
     done = folder / "published.json"
     if done.exists():
-        summary: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        summary: dict[str, Any] = json.loads(done.read_text())
         return summary
-    with stage_run(warehouse, "replay", span, wait=True) as staging:
-        folded = Folded({name: [] for name in (*REPLAY_TABLES, SNAPSHOTS)}, [])
-        for number in range(len(planned.groups)):
-            home = folder / f"group-{number}"
-            try:
-                staged = json.loads((home / "staged.json").read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                raise InputsChangedError(
-                    f"group {number} of {len(planned.groups)} of {span.name} is not folded; the tables are as before. "
-                    "Run its task again, then publish"
-                ) from None
-            folded.failed.extend(staged["failed"])
-            folded.whole_logs.update(staged["whole_logs"])
-            for at, file in enumerate(staged["files"]):
-                link = staging / f"{number:04d}-{at:04d}.parquet"
-                os.link(home / file["path"], link)
-                folded.files[file["table"]].append(StagedFile(file["table"], link, file["rows"]))
-        summary = publish(
-            warehouse,
-            span,
-            folded,
-            staging,
-            history=planned.history,
-            dispatchers=sum(group["dispatchers"] for group in planned.groups),
-            limits=planned.limits,
-            overrides=planned.overrides,
-            began=began,
-            started_at=started_at,
-        )
-        _write(done, summary)
+    folded = Folded({name: [] for name in PUBLISHED}, [])
+    for number in range(len(planned.groups)):
+        try:
+            staged = json.loads((folder / f"group-{number}.json").read_text())
+        except FileNotFoundError:
+            raise InputsChangedError(
+                f"group {number} of {len(planned.groups)} of {span.name} is not folded; the tables are as before. "
+                "Run its task again, then publish"
+            ) from None
+        folded.failed.extend(staged["failed"])
+        folded.whole_logs.update(staged["whole_logs"])
+        for file in map(StagedFile.of_json, staged["files"]):
+            folded.files[file.table].append(file)
+    for files in folded.files.values():
+        files.sort(key=lambda file: file.path)
+        planned.run.staged(files)
+    summary = publish(
+        planned.run,
+        folded,
+        history=planned.history,
+        dispatchers=sum(group["dispatchers"] for group in planned.groups),
+        limits=planned.limits,
+        overrides=planned.overrides,
+        began=began,
+        started_at=started_at,
+    )
+    _write(done, summary)
+    planned.run.clean()
     return summary
 
 
-def discard(warehouse: Path, span: Interval, run_id: str) -> dict[str, Any]:
-    """Remove what a run planned and folded for the interval, published or not."""
-    shutil.rmtree(run_folder(warehouse, span, run_id), ignore_errors=True)
+def discard(warehouse: Place, span: Interval, run_id: str) -> dict[str, Any]:
+    """Remove what a run planned for the interval, and the files that it folded and did not publish."""
+    _discard(run_folder(warehouse, span, run_id))
     return {"stage": "discard", "interval_start": span.start.isoformat()}
 
 
-def _read_plan(folder: Path, span: Interval) -> Plan:
+def _discard(folder: Location) -> None:
+    described = [child.location for child in folder.children()]
+    if described and not (folder / "published.json").exists():
+        groups = [place for place in described if place.name.startswith("group-")]
+        live = _live_of(folder, groups)
+        delete_files(
+            file.path for place in groups for file in _staged_files(place) if file.path.url not in live
+        )
+    folder.delete_folder()
+
+
+def _live_of(folder: Location, groups: Sequence[Location]) -> set[str]:
+    """Return the data files that commits name, of the tables that these groups have files for."""
+    warehouse = folder.parent.parent.parent
+    names = {file.table for place in groups for file in _staged_files(place)}
+    return {path for name in names for path in all_files(warehouse, name)}
+
+
+def _staged_files(described: Location) -> list[StagedFile]:
+    """Return the files of a group that was folded; none if it was not."""
     try:
-        plan_json = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        return [StagedFile.of_json(file) for file in json.loads(described.read_text())["files"]]
+    except FileNotFoundError:
+        return []
+
+
+def _read_plan(folder: Location, warehouse: Place, span: Interval) -> Plan:
+    try:
+        plan_json = json.loads((folder / "plan.json").read_text())
     except FileNotFoundError:
         raise InputsChangedError(
             f"{folder}: this run has planned nothing for {span.name}, or it was removed; the tables are as before. "
@@ -237,31 +258,18 @@ def _read_plan(folder: Path, span: Interval) -> Plan:
             f"{folder}: planned by another version of this code; the tables are as before. Run the plan's task again"
         )
     limits, overrides = LimitRules.of_json(plan_json["limits"]), Overrides.of_json(plan_json["overrides"])
-    return Plan(plan_json["history"], limits, overrides, plan_json["groups"])
+    run = Publication.of_json(warehouse, span, plan_json["run"])
+    return Plan(plan_json["history"], limits, overrides, plan_json["groups"], run)
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+def _write(path: Location, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content))
 
 
-@contextmanager
-def _alone(path: Path, what: str) -> Iterator[None]:
-    """Let one process at a time in; the lock ends with the process."""
-    with path.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputsChangedError(
-                f"{what} is being folded by another process right now; wait for its end and try again"
-            ) from None
-        yield
-
-
-def _sweep_old(home: Path) -> None:
+def _sweep_old(home: Location) -> None:
     """Remove folders of runs that were given up long ago."""
-    for folder in home.glob("*") if home.exists() else ():
-        newest = max((path.stat().st_mtime for path in folder.rglob("*")), default=folder.stat().st_mtime)
-        if time.time() - newest > _OLD_S:
-            shutil.rmtree(folder, ignore_errors=True)
+    limit = datetime.now(UTC) - _OLD
+    for folder in home.folders():
+        written = [file.written for file in folder.files()]
+        if all(at < limit for at in written):
+            _discard(folder)

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from dispatch_core.audit.limit_rules import LimitRules
@@ -29,6 +29,7 @@ from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.stream import INCARNATION
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay import as_of
 from spark_jobs.replay.as_of import AsOf
@@ -40,9 +41,11 @@ from spark_jobs.replay.snapshot_files import WITHOUT, earlier_snapshots, setting
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
 from spark_jobs.warehouse.contracts import StagedFile
-from spark_jobs.warehouse.delta_tables import compact, record_run, replace_interval, stage_run
+from spark_jobs.warehouse.delta_tables import Place, Publication, compact, publishing, record_run
 from spark_jobs.warehouse.run_ledger import Ledger
 
+#: The tables that this stage publishes.
+PUBLISHED = (*REPLAY_TABLES, SNAPSHOTS)
 #: A task replays at least so many events of small dispatchers.
 EVENTS_PER_TASK = 200_000
 
@@ -88,7 +91,7 @@ class Folded:
 @names_disk_errors("replay")
 def replay(
     spark: SparkSession,
-    warehouse: Path,
+    warehouse: Place,
     span: Interval,
     *,
     rule: Rule | None = None,
@@ -101,17 +104,15 @@ def replay(
     ``rule`` replaces the recorded release's rule (default ``replay_log.replay``); it must be importable by the
     workers. ``limits``: how long is too long, for which topics. ``overrides``: what holds in place of the logs' headers.
     ``asked``: as of when to judge. Raises ``ReplayError`` where the interval holds no dispatcher, ``InputsChangedError``
-    where other rows up to its end were ingested meanwhile; the tables are then as before.
+    where other rows up to its end were ingested meanwhile, ``PublishedMeanwhileError`` where another run replayed it.
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with stage_run(warehouse, "replay", span, wait=True) as staging:
+    with publishing(warehouse, span, PUBLISHED) as run:
         history, found = what_to_replay(spark, warehouse, span, limits, overrides, asked)
-        folded = fold(spark, found, staging, span, rule, limits, overrides)
+        folded = fold(spark, found, run, rule, limits, overrides)
         return publish(
-            warehouse,
-            span,
+            run,
             folded,
-            staging,
             history=history,
             dispatchers=sum(not dispatcher["idle"] for dispatcher in found),
             limits=limits,
@@ -125,7 +126,7 @@ def replay(
 
 def what_to_replay(
     spark: SparkSession,
-    warehouse: Path,
+    warehouse: Place,
     span: Interval,
     limits: LimitRules,
     overrides: Overrides,
@@ -174,21 +175,25 @@ def what_to_replay(
 def fold(
     spark: SparkSession,
     found: list[dict[str, Any]],
-    staging: Path,
-    span: Interval,
+    run: Publication,
     rule: Rule | None,
     limits: LimitRules,
     overrides: Overrides,
+    marks: Location | None = None,
 ) -> Folded:
-    """Fold the logs of dispatchers and stage what their folds say about the interval."""
-    staged = _staged(spark, found, staging, span, rule, limits, overrides)
-    files: dict[str, list[StagedFile]] = {name: [] for name in (*REPLAY_TABLES, SNAPSHOTS)}
+    """Fold the logs of dispatchers and stage what their folds say about the interval.
+
+    ``marks``: where tasks mark what they begin after one of them died (by default ``run.state``).
+    """
+    span = run.span
+    staged = _staged(spark, found, run, rule, limits, overrides, run.state if marks is None else marks)
+    files: dict[str, list[StagedFile]] = {name: [] for name in PUBLISHED}
     failed = []
     refused = Counter[str]()
     whole_logs = Counter[str]()
     for row in staged.to_pylist():
         if row["table"]:
-            files[row["table"]].append(StagedFile(row["table"], Path(row["path"]), row["rows"]))
+            files[row["table"]].append(StagedFile.of_json(row))
             continue
         if row["snapshot_refused"]:
             refused[row["snapshot_refused"]] += 1
@@ -203,9 +208,11 @@ def fold(
         say(
             f"replay {span.name}: {count} snapshots could not be used; replayed from the beginning instead: {reason}"
         )
+    for parts in files.values():
+        run.staged(parts)
     kept = files.pop(SNAPSHOTS)
     return Folded(
-        {name: compact(sorted(parts, key=lambda file: file.path), staging) for name, parts in files.items()}
+        {name: compact(sorted(parts, key=lambda file: file.path), run) for name, parts in files.items()}
         | {SNAPSHOTS: sorted(kept, key=lambda file: file.path)},
         failed,
         whole_logs,
@@ -219,10 +226,8 @@ def _without_names(row: dict[str, Any]) -> str:
 
 
 def publish(
-    warehouse: Path,
-    span: Interval,
+    run: Publication,
     folded: Folded,
-    staging: Path,
     *,
     history: str,
     dispatchers: int,
@@ -236,20 +241,20 @@ def publish(
     """Replace the interval's rows of the result tables, one commit each, and record the run; returns its summary.
 
     ``history`` is what was folded, ``asked`` as of when; ``folded_s`` is how long that took, where one process did it.
-    Raises ``InputsChangedError`` where the tables hold something else by now.
+    Raises ``InputsChangedError`` where the tables hold something else by now, and ``PublishedMeanwhileError`` where another
+    run has published the interval since ``run`` began.
     """
+    warehouse, span = run.warehouse, run.span
     ledger = Ledger(warehouse)
     if ledger.history_of(span) != history:
         raise InputsChangedError(
             f"{warehouse}: rows up to the end of {span.name} were ingested while it was replayed; the tables are as before. "
             "Replay it again"
         )
-    rows = {
-        name: replace_interval(warehouse, name, span, compact(folded.files[name], staging))
-        for name in REPLAY_TABLES
-    }
+    run.check()
+    rows = {name: run.replace(name, compact(folded.files[name], run)) for name in REPLAY_TABLES}
     if folded.files.get(SNAPSHOTS):
-        replace_interval(warehouse, SNAPSHOTS, span, folded.files[SNAPSHOTS])
+        run.replace(SNAPSHOTS, folded.files[SNAPSHOTS])
     summary: dict[str, Any] = {
         "stage": "replay",
         "interval_start": span.start.isoformat(),
@@ -277,17 +282,18 @@ def publish(
 def _staged(
     spark: SparkSession,
     found: list[dict[str, Any]],
-    staging: Path,
-    span: Interval,
+    run: Publication,
     rule: Rule | None,
     limits: LimitRules,
     overrides: Overrides,
+    marks: Location,
 ) -> pa.Table:
     """Run the tasks, largest first; the rows of ``STAGED`` come back, in a stable order."""
+    span = run.span
     # A plain function, pickled by name: the workers import the module and find the compiled kernels cached.
     task = partial(
         replay_partition,
-        staging=str(staging),
+        warehouse=run.warehouse.url,
         interval_start=span.start,
         interval_end=span.end,
         rule=rule,
@@ -296,7 +302,10 @@ def _staged(
     )
 
     def tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task(batches)
+        # An attempt after the first follows one that died, or failed: it marks what it begins.
+        context = TaskContext.get()
+        again = context is not None and context.attemptNumber() > 0
+        return task(batches, marks=marks.url if again else None)
 
     sizes = [dispatcher["events"] for dispatcher in found]
     planned = group_into_tasks(sizes, spark.sparkContext.defaultParallelism, least=EVENTS_PER_TASK)

@@ -9,8 +9,9 @@ A log goes batch by batch through a window, so that memory does not grow with it
 never tried again in another way.
 
 Nothing a dispatcher's log contains can stop another dispatcher: a rule that raises leaves a ``dispatcher_state`` row that
-says why, with deliveries and anomalies of the audit alone where that still works. A worker process that *dies* is
-counted by a marker file, and after ``MAX_WORKER_DEATHS`` the dispatcher is set aside in the same way.
+says why, with deliveries and anomalies of the audit alone where that still works. Where a worker process *died*, the
+attempts after it mark each dispatcher that they begin, and after ``MAX_WORKER_DEATHS`` marks it is set aside in the same
+way.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from dispatch_core.replay.incarnation_ends import judged_until
 from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 from spark_jobs.replay.dispatcher_log import load_logs
 from spark_jobs.replay.snapshot_files import (
     BEFORE_END_US,
@@ -51,7 +53,7 @@ from spark_jobs.replay.snapshot_files import (
     from_beginning,
     opened,
 )
-from spark_jobs.warehouse.contracts import PARTITION, conform
+from spark_jobs.warehouse.contracts import PARTITION, STAGED_FILE, conform
 from spark_jobs.warehouse.staging import Sink
 from spark_jobs.worker_memory import FreeMemory, take_little_memory
 
@@ -70,9 +72,7 @@ STAGED: Final = pa.schema(
         pa.field("cluster", pa.string()),
         pa.field("topic", pa.string()),
         pa.field("subscription", pa.string()),
-        pa.field("table", pa.string()),
-        pa.field("path", pa.string()),
-        pa.field("rows", pa.int64()),
+        *STAGED_FILE,
         pa.field("not_judged_reason", pa.string()),
         pa.field("whole_log_reason", pa.string()),  # why the log was replayed as a whole, in memory
         pa.field("snapshot_refused", pa.string()),  # why the snapshot could not be used
@@ -83,55 +83,58 @@ STAGED: Final = pa.schema(
 def replay_partition(
     batches: Iterator[pa.RecordBatch],
     *,
-    staging: str,
+    warehouse: str,
     interval_start: datetime,
     interval_end: datetime,
+    marks: str | None = None,
     rule: Rule | None = None,
     limits: LimitRules = NO_RULES,
     overrides: Overrides = RECORDED,
 ) -> Iterator[pa.RecordBatch]:
-    """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``."""
+    """``mapInArrow`` over dispatchers (``cluster, topic, subscription, event_files, message_files``) → ``STAGED``.
+
+    ``marks``: where to mark what is begun, because an earlier attempt died.
+    """
     take_little_memory()
     span = Interval(interval_start, interval_end)
     dispatchers = [dispatcher for batch in batches for dispatcher in batch.to_pylist()]
     if dispatchers:
-        staged = replay_dispatchers(dispatchers, Path(staging), span, rule, limits, overrides)
+        place, marked = Location.of(warehouse), None if marks is None else Location.of(marks)
+        staged = replay_dispatchers(dispatchers, place, span, rule, limits, overrides, marked)
         yield pa.RecordBatch.from_pylist(staged, schema=STAGED)
 
 
 def replay_dispatchers(
     dispatchers: Sequence[dict[str, Any]],
-    staging: Path,
+    warehouse: Location,
     span: Interval,
     rule: Rule | None = None,
     limits: LimitRules = NO_RULES,
     overrides: Overrides = RECORDED,
+    marks: Location | None = None,
 ) -> list[dict[str, Any]]:
     """Replay one dispatcher after the other and stage what they gave, in common files; returns rows of ``STAGED``.
 
     Does not raise for a bad log. ``rule`` stands for the rules of the recorded release (``replay.replay``'s shape).
-    ``overrides``: what holds in place of the logs' headers.
+    ``overrides``: what holds in place of the logs' headers. ``marks``: as in ``replay_partition``.
     """
     identities = [{name: dispatcher[name] for name in schema.DISPATCHER_KEY} for dispatcher in dispatchers]
     part = _digest(*(value for identity in identities for value in identity.values()))
     rows: list[dict[str, Any]] = []
     memory = FreeMemory(_DELIVERIES_BETWEEN)
-    with Sink(staging, part) as sink, SnapshotWriter(staging, part, span) as snapshots:
+    with Sink(warehouse, span, part) as sink, SnapshotWriter(warehouse, part, span) as snapshots:
         for identity, dispatcher in zip(identities, dispatchers, strict=True):
             if dispatcher.get("idle"):
                 snapshots.keep(dispatcher)
                 continue
             of_topic = limits.limits_for(identity["topic"], identity["subscription"])
             outcome = _replay_one(
-                identity, dispatcher, sink, snapshots, memory, staging, span, rule, of_topic, overrides
+                identity, dispatcher, sink, snapshots, memory, marks, span, rule, of_topic, overrides
             )
             sink.keep()
-            rows.append({**identity, "table": "", "path": "", "rows": 0} | asdict(outcome))
+            rows.append({**identity, "table": "", "path": "", "rows": 0, "size_bytes": 0} | asdict(outcome))
         staged = sink.close() + snapshots.close()
-    rows += [
-        {**identities[0], "table": file.table, "path": str(file.path), "rows": file.rows} for file in staged
-    ]
-    return rows
+    return [*rows, *({**identities[0], **file.as_json()} for file in staged)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ def _replay_one(
     sink: Sink,
     snapshots: SnapshotWriter,
     memory: FreeMemory,
-    staging: Path,
+    marks: Location | None,
     span: Interval,
     rule: Rule | None,
     limits: Limits,
@@ -157,17 +160,15 @@ def _replay_one(
 ) -> Outcome:
     """Replay one dispatcher into the sink."""
     digest = _digest(*identity.values())
-    markers = staging / "_started"
-    # No parents: where the run was killed and swept, its last tasks must not go on.
-    markers.mkdir(exist_ok=True)
-    attempts = [markers / f"{digest}.{number}" for number in range(MAX_WORKER_DEATHS)]
-    deaths = sum(marker.exists() for marker in attempts)
+    begun = [] if marks is None else [marks / f"{digest}.{number}" for number in range(MAX_WORKER_DEATHS)]
+    deaths = sum(mark.exists() for mark in begun)
     if deaths >= MAX_WORKER_DEATHS:
         died = f"the worker process died {deaths} times while it replayed this dispatcher (out of memory?)"
         for name, table in _nothing_but(_state_row(identity, None, span, died)).items():
             sink.write(name, table)
         return Outcome(died)
-    attempts[deaths].touch()
+    for mark in begun[deaths : deaths + 1]:
+        mark.write_bytes(b"")
     refused: str | None = None
     if rule is not None:
         outcome = Outcome(whole_log_reason="another rule takes whole logs")
@@ -196,8 +197,8 @@ def _replay_one(
         outcome = Outcome(reason, outcome.whole_log_reason)
         for name, table in results.items():
             sink.write(name, table)
-    for marker in attempts[: deaths + 1]:
-        marker.unlink()
+    for mark in begun[: deaths + 1]:
+        mark.delete()
     return replace(outcome, snapshot_refused=refused)
 
 

@@ -20,6 +20,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -34,13 +35,15 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording import schema
 from dispatch_core.recording.log_profile import Overrides
+from dispatch_core.recording.stored_files import parquet_file, parquet_rows
 from dispatch_core.recording.stream import rows_behind
 from dispatch_core.replay import snapshots
 from dispatch_core.replay.snapshots import KeptState, ReplayState, StateKeeper, core_digest, decoded
 from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
-from spark_jobs.warehouse.contracts import StagedFile, file_schema
-from spark_jobs.warehouse.delta_tables import data_files, files_until, has_table
+from spark_jobs.location import Location
+from spark_jobs.warehouse.contracts import StagedFile, data_file, file_schema
+from spark_jobs.warehouse.delta_tables import Place, data_files, files_until, has_table
 from spark_jobs.warehouse.run_ledger import Ledger
 
 TABLE: Final = "snapshots"
@@ -73,10 +76,10 @@ class SnapshotWriter:
     A dispatcher's row has the ``snapshot_key`` under which its snapshot can be used; without one nothing is written.
     """
 
-    def __init__(self, staging: Path, part: str, span: Interval) -> None:
+    def __init__(self, warehouse: Location, part: str, span: Interval) -> None:
         self._span = span
-        self._path = staging / TABLE / f"{part}.parquet"
-        self._temporary = self._path.with_name(f".{self._path.stem}.tmp")
+        self._path = data_file(warehouse, TABLE, span, part)
+        self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[dict[str, Any]] = []
         self._waiting_bytes = 0
@@ -109,19 +112,21 @@ class SnapshotWriter:
         if not self._waiting:
             return
         if self._writer is None:
-            self._path.parent.mkdir(exist_ok=True)
-            self._writer = pq.ParquetWriter(self._temporary, file_schema(TABLE), compression="none")
+            self._stream = self._path.create()
+            self._writer = pq.ParquetWriter(self._stream, file_schema(TABLE), compression="none")
         self._writer.write_table(pa.Table.from_pylist(self._waiting, schema=file_schema(TABLE)))
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> list[StagedFile]:
         """Finish the file; returns it, if there are any rows."""
         self._flush()
-        if self._writer is None:
+        if self._writer is None or self._stream is None:
             return []
         self._writer.close()
-        self._temporary.replace(self._path)
-        return [StagedFile(TABLE, self._path, self._rows)]
+        size_bytes = self._stream.tell()
+        self._stream.close()
+        self._writer = self._stream = None
+        return [StagedFile(TABLE, self._path, self._rows, size_bytes)]
 
     def __enter__(self) -> SnapshotWriter:
         return self
@@ -129,9 +134,14 @@ class SnapshotWriter:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if self._writer is not None and self._writer.is_open:
+        if self._writer is None or self._stream is None:
+            return
+        # They may have failed already, and what they hold is not wanted.
+        with suppress(OSError, pa.ArrowException):
             self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        with suppress(OSError, pa.ArrowException):
+            self._stream.close()
+        self._path.delete()
 
 
 def snapshot_key(ledger: Ledger, span: Interval, settings: str) -> str:
@@ -149,7 +159,7 @@ def from_beginning(dispatcher: dict[str, Any], span: Interval) -> dict[str, Any]
     """Return the row of a dispatcher with all files of its log, and without a snapshot."""
     if dispatcher.get("snapshot_file") is None:
         return dispatcher
-    warehouse = Path(dispatcher["warehouse"])
+    warehouse = dispatcher["warehouse"]
     return dispatcher | {
         "snapshot_file": None,
         "event_files": [path for path, _start in files_until(warehouse, "consumer_events", span)],
@@ -214,7 +224,7 @@ class EarlierSnapshots:
 
 
 def earlier_snapshots(
-    warehouse: Path, ledger: Ledger, span: Interval, settings: str
+    warehouse: Place, ledger: Ledger, span: Interval, settings: str
 ) -> EarlierSnapshots | None:
     """Find the newest earlier interval whose snapshots can be used; ``None`` = there is none.
 
@@ -241,7 +251,7 @@ def _usable(paths: Sequence[str], span: Interval, key: Mapping[str, str]) -> dic
     wanted = {**key, "code": core_digest()}
     for path in paths:
         columns = [*schema.DISPATCHER_KEY, *wanted, "format", "sha256", "kept_in", "kept_end_us"]
-        for row in pq.read_table(path, columns=columns, partitioning=None).to_pylist():
+        for row in parquet_rows(path, columns=columns).to_pylist():
             if row["format"] > snapshots.FORMAT:
                 raise SnapshotError(
                     f"{path}: a snapshot of form {row['format']}, which a later version wrote; this one knows form "
@@ -301,7 +311,7 @@ def opened(path: str, identity: Mapping[str, str], folder: Path) -> Opened:
 
 def _row(path: str, group: Group) -> dict[str, Any] | None:
     """The row of a dispatcher; of its file the row groups are read that may hold it."""
-    with pq.ParquetFile(path) as file:
+    with parquet_file(path) as file:
         metadata = file.metadata
     names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
     places = [names.index(name) for name in schema.DISPATCHER_KEY]
@@ -320,6 +330,6 @@ def _row(path: str, group: Group) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=_KEPT_GROUPS)
 def _rows_of_group(path: str, number: int) -> dict[Group, dict[str, Any]]:
-    with pq.ParquetFile(path) as file:
+    with parquet_file(path) as file:
         rows = file.read_row_group(number, columns=[*schema.DISPATCHER_KEY, "sha256", *_BLOBS]).to_pylist()
     return {tuple(row[name] for name in schema.DISPATCHER_KEY): row for row in rows}

@@ -9,16 +9,13 @@ Run as ``python -m spark_jobs.reports --interval-start 2026-11-21 --warehouse DI
 
 from __future__ import annotations
 
-import fcntl
 import html
 import json
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -35,9 +32,10 @@ from dispatch_core.report.page import page
 from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.location import Location
 from spark_jobs.progress import complain, say
 from spark_jobs.warehouse.contracts import CONTRACTS, conform, file_schema, in_one
-from spark_jobs.warehouse.delta_tables import data_files
+from spark_jobs.warehouse.delta_tables import Place, data_files
 from spark_jobs.warehouse.file_rows import file_rows
 from spark_jobs.warehouse.run_ledger import Ledger
 
@@ -75,21 +73,17 @@ class _Subject:
 
 @names_disk_errors("reports")
 def write_reports(
-    warehouse: Path, span: Interval, reports: Path, *, limit: int | None = None
+    warehouse: Place, span: Interval, reports: Place, *, limit: int | None = None
 ) -> dict[str, Any]:
     """Write the pages of an interval and their index below ``reports``; return a summary.
 
     ``limit``: maximum number of pages (default ``DISPATCH_AUDIT_MAX_REPORTS``, else 500). Pages of the interval that belong
-    to no subscription any more are removed. Waits while another run writes pages of the interval.
+    to no subscription any more are removed. Runs that write pages of the same tables at once write the same pages.
     """
     began = time.monotonic()
     limit = _limit() if limit is None else limit
     folder = folder_of(reports, span)
-    folder.mkdir(parents=True, exist_ok=True)
-    # The lock is outside the folder, in which every file that is no page is removed.
-    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        written, dispatchers = _write_all(warehouse, span, folder, limit)
+    written, dispatchers = _write_all(warehouse, span, folder, limit)
     return {
         "stage": "report",
         "interval_start": span.start.isoformat(),
@@ -101,7 +95,7 @@ def write_reports(
     }
 
 
-def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tuple[dict[str, int], int]:
+def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -> tuple[dict[str, int], int]:
     """Write all pages; return the bytes of each page, and the number of dispatchers."""
     verdicts = _judged(warehouse, span)
     overrides = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
@@ -119,9 +113,9 @@ def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tup
         for place, dispatcher in enumerate(order)
     ]
     _write(folder / "index.html", _index(span, lines))
-    for path in folder.iterdir():
-        if path.name not in written and path.name != "index.html":
-            path.unlink()
+    for page_there in folder.children():
+        if page_there.location.name not in written and page_there.location.name != "index.html":
+            page_there.location.delete()
     if len(written) < len(order):
         say(
             f"report {span.name}: {len(order) - len(written)} of {len(order)} have no page ({LIMIT_VARIABLE}={limit})"
@@ -129,9 +123,9 @@ def _write_all(warehouse: Path, span: Interval, folder: Path, limit: int) -> tup
     return written, len(order)
 
 
-def folder_of(reports: Path, span: Interval) -> Path:
+def folder_of(reports: Place, span: Interval) -> Location:
     """Return the folder of an interval's pages."""
-    return Path(reports) / span.name
+    return Location.of(reports) / span.name
 
 
 def _limit() -> int:
@@ -147,7 +141,7 @@ def _overall(verdicts: Sequence[dict[str, Any]]) -> str:
     return next((row["verdict"] for row in verdicts if row["promise"] == "all"), "UNKNOWN")
 
 
-def _judged(warehouse: Path, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
+def _judged(warehouse: Place, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
     """Read every dispatcher that was judged or replayed in the interval, with its verdicts."""
     found: defaultdict[Dispatcher, list[dict[str, Any]]] = defaultdict(list)
     for dispatcher, rows in rows_by_key(warehouse, "verdicts", span):
@@ -159,7 +153,7 @@ def _judged(warehouse: Path, span: Interval) -> dict[Dispatcher, list[dict[str, 
 
 
 def _in_groups(
-    warehouse: Path, span: Interval, dispatchers: Sequence[Dispatcher]
+    warehouse: Place, span: Interval, dispatchers: Sequence[Dispatcher]
 ) -> Iterator[list[Dispatcher]]:
     """Yield the dispatchers in groups whose rows fit into memory."""
     spans: Counter[Dispatcher] = Counter()
@@ -177,7 +171,7 @@ def _in_groups(
 
 
 def _read(
-    warehouse: Path, span: Interval, verdicts: Mapping[Dispatcher, list[dict[str, Any]]]
+    warehouse: Place, span: Interval, verdicts: Mapping[Dispatcher, list[dict[str, Any]]]
 ) -> dict[Dispatcher, _Subject]:
     """Read the rows of these dispatchers from the tables."""
     subjects = {
@@ -223,7 +217,7 @@ def _read(
 
 
 def rows_by_key(
-    warehouse: Path,
+    warehouse: Place,
     table: str,
     span: Interval,
     columns: Sequence[str] | None = None,
@@ -327,16 +321,9 @@ def _shown(name: str) -> str:
     return html.escape(printable(name, LONGEST_ON_PAGES))
 
 
-def _write(path: Path, text: str) -> int:
+def _write(path: Location, text: str) -> int:
     content = text.encode("utf-8", "backslashreplace")
-    unfinished = path.with_name(f".{path.name}.part")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
+    path.write_bytes(content)
     return len(content)
 
 
@@ -345,7 +332,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = stage_command.parser(
         "python -m spark_jobs.reports", "write one page per subscription of a judged interval"
     )
-    parser.add_argument("--reports", required=True, type=Path, help="folder that the pages go to")
+    parser.add_argument(
+        "--reports", required=True, type=Location.of, help="folder or URL that the pages go to"
+    )
     options = parser.parse_args(arguments)
     try:
         span = interval(options.interval_start, options.interval_end)

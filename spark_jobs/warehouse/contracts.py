@@ -1,13 +1,13 @@
-"""The columns of the warehouse's tables and of their files, in their order, with their types.
+"""The columns of the warehouse's tables and of their files, in their order, with their types, and the files' names.
 
 Neither Delta nor a JVM is loaded here, so that Spark tasks can import it cheaply; ``delta_tables`` commits rows to tables.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from dispatch_core import tables
 from dispatch_core.arrays.columns import has
 from dispatch_core.recording import schema
+from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 
 RUN_METADATA: Final = pa.schema(
     [
@@ -126,11 +128,57 @@ ORDER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A finished Parquet file in the staging folder, not yet part of any table."""
+    """A finished Parquet file under its final name that no commit names yet."""
 
     table: str
-    path: Path
+    path: Location
     rows: int
+    size_bytes: int
+
+    @classmethod
+    def of_json(cls, values: dict[str, Any]) -> StagedFile:
+        """Read the result of ``as_json``."""
+        return cls(values["table"], Location.of(values["path"]), values["rows"], values["size_bytes"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as plain values, as tasks report it: a row of ``STAGED_FILE``."""
+        return {
+            "table": self.table,
+            "path": self.path.url,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+        }
+
+
+#: The fields of a staged file as a task reports it.
+STAGED_FILE: Final = (
+    pa.field("table", pa.string()),
+    pa.field("path", pa.string()),
+    pa.field("rows", pa.int64()),
+    pa.field("size_bytes", pa.int64()),
+)
+
+
+def interval_folder(warehouse: Location, table: str, span: Interval) -> Location:
+    """Return the folder of an interval's data files."""
+    return warehouse / table / f"{PARTITION}={span.start.strftime('%Y-%m-%d %H%%3A%M%%3A%S')}"
+
+
+def data_file(warehouse: Location, table: str, span: Interval, part: str) -> Location:
+    """Return a name for a new data file that no other file has or will have.
+
+    The files of an interval are read in the order of their names, so ``part`` decides on the order.
+    """
+    return interval_folder(warehouse, table, span) / f"part-{part}-{uuid.uuid4().hex}{_SUFFIX}"
+
+
+def joined_file(first: Location) -> Location:
+    """Return a name for a new file that takes the place of ``first`` in the order."""
+    return first.parent / f"{first.name.removesuffix(_SUFFIX)[:-_UUID]}{uuid.uuid4().hex}{_SUFFIX}"
+
+
+_SUFFIX: Final = ".zstd.parquet"
+_UUID: Final = 32
 
 
 def stored_schema(name: str) -> pa.Schema:

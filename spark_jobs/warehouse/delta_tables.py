@@ -4,35 +4,38 @@ Each table has the columns of its contract (``contracts.CONTRACTS``). Result tab
 ``replace_interval`` replaces all rows of one interval in one Delta commit: a reader sees the earlier rows or the new ones.
 Run ids and clock times of processing are only in the tables ``contracts.APPENDED``; all others depend on the logs alone.
 
-Tasks, and Spark's own writer, put Parquet files into a *staging* folder of their run; ``replace_interval`` moves them under
-the table and commits them. The next run of the same stage and interval removes the files of a run that died.
+Tasks write Parquet files under their final names into the tables' folders; a commit names those that count. Others, of runs
+that died or came second, are never read, and maintenance removes them (Delta's VACUUM). No file is renamed or locked, so a
+warehouse may be a folder or a prefix of an object store. Of two runs that publish the same interval the second fails its
+commit (``Publication``).
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
+import random
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from dispatch_core import tables
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.parquet import open_writer
+from dispatch_core.recording.stored_files import parquet_file
 from spark_jobs.intervals import Interval
-from spark_jobs.progress import say
+from spark_jobs.location import NOT_IN_A_PATH, Location
 from spark_jobs.warehouse.contracts import (
     APPENDED,
     CONTRACTS,
@@ -40,54 +43,98 @@ from spark_jobs.warehouse.contracts import (
     RUN_METADATA,
     StagedFile,
     conform,
+    data_file,
     file_schema,
+    joined_file,
     older_schema,
     same_type,
     stored_schema,
 )
 
+#: A folder or URL.
+Place = Location | str | os.PathLike[str]
+
 #: ``compact`` makes files of at most so many rows, and leaves files of at least half of it as they are.
 ROWS_PER_FILE: Final = 1_000_000
-_COMMIT_ATTEMPTS: Final = 10
-#: Characters of URLs and file patterns: Delta or Spark misreads a path that contains one.
-_NOT_IN_A_PATH: Final = frozenset("[]{}*?^%#|\\")
+#: Commits that others win before one gives up. Delta itself tries again beside writers of other intervals.
+_COMMIT_ATTEMPTS: Final = 20
+#: Files of an object store that are handled at the same time.
+_AT_ONCE: Final = 8
 
 
 class WarehouseError(DispatchAuditError):
     """A table that is missing, has other columns than its contract, or is being written by another run."""
 
 
-def table_path(warehouse: Path, name: str) -> Path:
-    """The folder of one Delta table."""
-    return Path(warehouse) / name
+class PublishedMeanwhileError(WarehouseError):
+    """Another run published the same interval; what this one staged does not count, and another attempt may succeed."""
+
+    another_attempt_may_do = True
 
 
-def has_table(warehouse: Path, name: str) -> bool:
+def table_path(warehouse: Place, name: str) -> Location:
+    """The place of one Delta table."""
+    return Location.of(warehouse) / name
+
+
+def open_delta(place: Location) -> DeltaTable:
+    """Open the Delta table at a place, in its newest version."""
+    return DeltaTable(place.url, storage_options=place.storage_options)
+
+
+def is_delta(place: Location) -> bool:
+    """True if a Delta table was created at a place."""
+    return (place / "_delta_log").exists()
+
+
+def create_delta(
+    place: Location,
+    schema: pa.Schema,
+    *,
+    partition_by: list[str] | None = None,
+    configuration: Mapping[str, str | None] | None = None,
+) -> None:
+    """Create a Delta table where there is none; of several processes that do so one succeeds, and that is enough."""
+    if place.local is not None:
+        place.local.mkdir(parents=True, exist_ok=True)
+    try:
+        DeltaTable.create(
+            place.url,
+            schema=schema,
+            mode="ignore",
+            partition_by=partition_by,
+            configuration=dict(configuration or {}) | {"delta.enableDeletionVectors": "false"},
+            storage_options=place.storage_options,
+            raise_if_key_not_exists=False,
+        )
+    except (CommitFailedError, DeltaError):
+        if not is_delta(place):
+            raise
+
+
+def has_table(warehouse: Place, name: str) -> bool:
     """True if the table was written at least once."""
-    return (table_path(warehouse, name) / "_delta_log").exists()
+    return is_delta(table_path(warehouse, name))
 
 
-def ensure_table(warehouse: Path, name: str) -> DeltaTable:
+def ensure_table(warehouse: Place, name: str) -> DeltaTable:
     """Open a table, after creating it from its contract if it is missing.
 
     A table of an older home may lack the columns of ``contracts.ADDED`` until an interval is written to it. Raises
     ``WarehouseError`` for a table with other columns, and for a path that Delta or Spark would misread.
     """
-    path = table_path(warehouse, name).absolute()
-    if bad := sorted(set(str(path)) & _NOT_IN_A_PATH):
+    path = table_path(warehouse, name)
+    if bad := sorted(set(path.url.partition("://")[2] or path.url) & NOT_IN_A_PATH):
         raise WarehouseError(
             f"{warehouse}: Delta and Spark misread a path that contains {' '.join(bad)}; nothing was written. "
             "Choose a folder without these characters in its path"
         )
-    if not has_table(warehouse, name):
-        path.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(
+    if not is_delta(path):
+        create_delta(
             path,
-            schema=stored_schema(name),
-            mode="ignore",
+            stored_schema(name),
             partition_by=None if name in APPENDED else [PARTITION],
-            configuration={"delta.enableDeletionVectors": "false", tables.VERSION_KEY: tables.VERSION},
-            raise_if_key_not_exists=False,
+            configuration={tables.VERSION_KEY: tables.VERSION},
         )
     table = _opened(path)
     check_columns(
@@ -96,9 +143,9 @@ def ensure_table(warehouse: Path, name: str) -> DeltaTable:
     return table
 
 
-def _opened(path: Path) -> DeltaTable:
+def _opened(path: Location) -> DeltaTable:
     """Open a table. Raises ``TablesVersionError`` if a later major version made it."""
-    table = DeltaTable(path)
+    table = open_delta(path)
     tables.check_version(table.metadata().configuration, str(path))
     return table
 
@@ -127,98 +174,227 @@ def _same_columns(columns: list[tuple[str, pa.DataType]], wanted: pa.Schema) -> 
     )
 
 
-def _add_columns(warehouse: Path, name: str) -> None:
-    """Give a table of an older home the columns that were added since; call it with the commit lock taken."""
-    table = _opened(table_path(warehouse, name).absolute())
+def _with_all_columns(table: DeltaTable, name: str, path: Location) -> DeltaTable:
+    """Give a table of an older home the columns that were added since; return it opened again."""
     there = {field.name for field in table.schema().fields}
     added = [field for field in stored_schema(name) if field.name not in there]
-    if added:
+    if not added:
+        return table
+    with suppress(CommitFailedError):  # another process adds them at the same time
         table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+    return _opened(path)
 
 
-def replace_interval(warehouse: Path, name: str, span: Interval, staged: Iterable[StagedFile]) -> int:
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The right of one run to publish an interval: valid while no other run has published it since this one began.
+
+    Each commit of a run writes its ``number`` into the table's log, as the version of an application transaction that is
+    named after the interval. A run notes the numbers that it finds when it begins (``before``). A table that has another
+    one at the commit was published by somebody else meanwhile. If two commits come at once, Delta accepts one of them.
+
+    A run that is repeated under its own number goes on where it was: what has this number already is not committed again.
+    """
+
+    warehouse: Location
+    span: Interval
+    number: int
+    before: dict[str, int | None]
+    _staged: list[StagedFile] = field(default_factory=list, repr=False)
+    _committed: set[Location] = field(default_factory=set, repr=False)
+
+    @classmethod
+    def begin(cls, warehouse: Place, span: Interval, names: Iterable[str]) -> Publication:
+        """Begin a run that will publish the interval in these tables."""
+        place = Location.of(warehouse)
+        # Later runs have greater numbers; two of one microsecond differ by chance.
+        number = (time.time_ns() // 1000 << 10) + random.randrange(1 << 10)  # noqa: S311 - not a secret
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            listed = list(names)
+            before = dict(
+                zip(listed, threads.map(lambda name: _published(place, name, span), listed), strict=True)
+            )
+        return cls(place, span, number, before)
+
+    @classmethod
+    def of_json(cls, warehouse: Place, span: Interval, values: Mapping[str, Any]) -> Publication:
+        """Read the result of ``as_json``."""
+        return cls(Location.of(warehouse), span, values["number"], dict(values["before"]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it as JSON values, for a run whose steps are done by several processes."""
+        return {"number": self.number, "before": self.before}
+
+    @property
+    def state(self) -> Location:
+        """A folder for what the tasks of this run must know of each other."""
+        return self.warehouse / "_staging" / f"run-{self.span.name}-{self.number}"
+
+    def staged(self, files: Iterable[StagedFile]) -> None:
+        """Note files that tasks have written for this run."""
+        self._staged.extend(files)
+
+    def check(self) -> None:
+        """Raise ``PublishedMeanwhileError`` if another run has published the interval since this one began."""
+        for name in self.before:
+            self.is_done(_published(self.warehouse, name, self.span), name)
+
+    def replace(self, name: str, staged: Sequence[StagedFile]) -> int:
+        """Replace the interval's rows of one table, like ``replace_interval``."""
+        self.staged(staged)
+        paths = {file.path for file in staged}
+        # From now on a commit may name them, even if its answer is lost on the way.
+        self._committed.update(paths)
+        try:
+            return replace_interval(self.warehouse, name, self.span, staged, run=self)
+        except PublishedMeanwhileError:
+            self._committed.difference_update(paths)
+            raise
+
+    def is_done(self, published: int | None, name: str) -> bool:
+        """True if this run has committed the table already: ``published`` is the number of the last run that has.
+
+        Raises ``PublishedMeanwhileError`` if that is another one, which began to publish after this run had begun.
+        """
+        if published == self.number:
+            return True
+        if published != self.before.get(name):
+            raise PublishedMeanwhileError(
+                f"{self.warehouse}: another run published {name} of {self.span.name} while this one was at work; its rows "
+                "stay, and what this run made is not used. Run it again if it should count"
+            )
+        return False
+
+    def clean(self, keep: Iterable[StagedFile] = ()) -> None:
+        """Remove what this run has staged and not committed, except for ``keep``; nothing reads it."""
+        kept = self._committed.union(file.path for file in keep)
+        delete_files({file.path for file in self._staged} - kept)
+
+
+@contextmanager
+def publishing(warehouse: Place, span: Interval, names: Iterable[str]) -> Iterator[Publication]:
+    """Begin to publish an interval in some tables; at the end remove what was staged and not committed."""
+    run = Publication.begin(warehouse, span, names)
+    try:
+        yield run
+    finally:
+        run.clean()
+        run.state.delete_folder()
+
+
+def _transaction(span: Interval) -> str:
+    """Name the application transaction of an interval."""
+    return f"{PARTITION}={span.start.isoformat()}"
+
+
+def _published(warehouse: Location, name: str, span: Interval) -> int | None:
+    """Return the number of the run that published the interval last; None if there is none."""
+    path = warehouse / name
+    return open_delta(path).transaction_version(_transaction(span)) if is_delta(path) else None
+
+
+def delete_files(files: Iterable[Location]) -> None:
+    """Remove files, several at a time."""
+    listed = list(files)
+    if listed:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(Location.delete, listed))
+
+
+def replace_interval(
+    warehouse: Place,
+    name: str,
+    span: Interval,
+    staged: Iterable[StagedFile],
+    *,
+    run: Publication | None = None,
+) -> int:
     """Replace the interval's rows of one table by the staged files, in one Delta commit; return the number of rows.
 
-    The files must have exactly the columns of ``file_schema``. Their names in the table sort in the order of ``staged``,
-    because a log may continue from one file to the next. Runs of other intervals commit to the same table one after the
-    other (``_commit_lock``). If other writers commit in between ``_COMMIT_ATTEMPTS`` times,
-    ``deltalake.exceptions.CommitFailedError`` is raised and the interval keeps its earlier rows.
+    The files stand in the table's folder already and must have exactly the columns of ``file_schema``. They are read in the
+    order of their names (``contracts.data_file``), because a log may continue from one file to the next. Without a ``run``
+    the interval is replaced whoever else publishes it. Raises ``PublishedMeanwhileError`` if another run has published it
+    since ``run`` began, and ``deltalake.exceptions.CommitFailedError`` if other writers win ``_COMMIT_ATTEMPTS`` times; the
+    interval then has its earlier rows.
     """
-    ensure_table(warehouse, name)
     root = table_path(warehouse, name)
-    folder = f"{PARTITION}={span.start.strftime('%Y-%m-%d %H%%3A%M%%3A%S')}"
-    (root / folder).mkdir(exist_ok=True)
-    adds = []
-    rows = 0
-    for number, file in enumerate(staged):
-        if file.rows == 0:
-            continue
-        relative = f"{folder}/part-{number:06d}-{uuid.uuid4().hex}.zstd.parquet"
-        size_bytes = file.path.stat().st_size
-        file.path.replace(root / relative)
-        adds.append(
-            AddAction(
-                path=relative,
-                size=size_bytes,
-                partition_values={PARTITION: span.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
-                modification_time=int(time.time() * 1000),
-                data_change=True,
-                stats=json.dumps({"numRecords": file.rows}),
-            )
+    table = _with_all_columns(ensure_table(warehouse, name), name, root)
+    files = [file for file in staged if file.rows]
+    adds = [
+        AddAction(
+            path=file.path.below(root),
+            size=file.size_bytes,
+            partition_values={PARTITION: span.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
+            modification_time=int(time.time() * 1000),
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
         )
-        rows += file.rows
-    with _commit_lock(warehouse, name):
-        _add_columns(warehouse, name)
-        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+        for file in files
+    ]
+    rows = sum(file.rows for file in files)
+    for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+        if run is not None and run.is_done(table.transaction_version(_transaction(span)), name):
+            break
+        if not adds and all(start != span.start for _path, start in _live_files(table, root, name)):
+            break
+        number = run.number if run is not None else 0
+        try:
+            table.create_write_transaction(
+                adds,
+                mode="overwrite",
+                schema=stored_schema(name),
+                partition_by=[PARTITION],
+                partition_filters=[(PARTITION, "=", _partition_text(span))],
+                commit_properties=None
+                if run is None
+                else CommitProperties(app_transactions=[Transaction(_transaction(span), number)]),
+            )
+            break
+        except CommitFailedError:
+            # Another run published this interval, and is named in the next round, or maintenance was faster.
+            if attempt == _COMMIT_ATTEMPTS:
+                raise
+            time.sleep(random.uniform(0.02, 0.1) * attempt)  # noqa: S311 - not a secret
             table = _opened(root)
-            if not adds and all(start != span.start for _path, start in _live_files(table, root, name)):
-                break
-            try:
-                table.create_write_transaction(
-                    adds,
-                    mode="overwrite",
-                    schema=stored_schema(name),
-                    partition_by=[PARTITION],
-                    partition_filters=[(PARTITION, "=", _partition_text(span))],
-                )
-                break
-            except CommitFailedError:
-                # A writer that does not take the lock committed in between. No other run writes this interval
-                # (``stage_run``), so the same files can replace it in the newer version.
-                if attempt == _COMMIT_ATTEMPTS:
-                    raise
-                time.sleep(0.05 * attempt)
     return rows
 
 
-def replace_rows(warehouse: Path, name: str, span: Interval, rows: pa.Table, *, stage: str) -> None:
-    """Replace the interval's rows of one table by the rows of ``rows``, which has the columns of the table's contract.
+def write_rows(warehouse: Place, name: str, span: Interval, rows: pa.Table, part: str = "rows") -> StagedFile:
+    """Write rows as a data file of a table, which counts when it is committed."""
+    path = data_file(Location.of(warehouse), name, span, part)
+    table = conform(rows, file_schema(name))
+    with path.create() as stream:
+        with open_writer(stream, table.schema) as writer:
+            writer.write_table(table)
+        size_bytes = stream.tell()
+    return StagedFile(name, path, rows.num_rows, size_bytes)
 
-    Stages them as one file in a run of ``stage``; waits if another run of that stage and interval is under way.
-    """
-    with stage_run(warehouse, stage, span, wait=True) as folder:
-        path = folder / f"{name}.parquet"
-        pq.write_table(conform(rows, file_schema(name)), path, compression="zstd")
-        replace_interval(warehouse, name, span, [StagedFile(name, path, rows.num_rows)])
+
+def replace_rows(warehouse: Place, name: str, span: Interval, rows: pa.Table) -> None:
+    """Replace the interval's rows of one table by the rows of ``rows``, which has the columns of the table's contract."""
+    with publishing(warehouse, span, [name]) as run:
+        run.replace(name, [write_rows(warehouse, name, span, rows)])
 
 
-def append_rows(warehouse: Path, name: str, rows: list[dict[str, Any]]) -> None:
+def append_rows(warehouse: Place, name: str, rows: list[dict[str, Any]]) -> None:
     """Append rows to a table of ``contracts.APPENDED`` in one Delta commit."""
     ensure_table(warehouse, name)
     table = pa.Table.from_pylist(rows, schema=CONTRACTS[name])
-    write_deltalake(table_path(warehouse, name), table, mode="append")
+    path = table_path(warehouse, name)
+    write_deltalake(path.url, table, mode="append", storage_options=path.storage_options)
 
 
-def join_files(warehouse: Path, name: str) -> None:
+def join_files(warehouse: Place, name: str) -> None:
     """Rewrite the small files of a table of ``contracts.APPENDED`` into few; if another writer is faster, do nothing."""
     with suppress(CommitFailedError):
-        DeltaTable(table_path(warehouse, name).absolute()).optimize.compact()
+        open_delta(table_path(warehouse, name)).optimize.compact()
 
 
-def compact(staged: list[StagedFile], staging: Path) -> list[StagedFile]:
+def compact(staged: Sequence[StagedFile], run: Publication | None = None) -> list[StagedFile]:
     """Join small staged files of one table, so that thousands of dispatchers do not make thousands of files.
 
-    Rows keep the order of ``staged``. Files of at least half of ``ROWS_PER_FILE`` rows are left as they are.
+    Rows keep the order of ``staged``, which is that of the names. Files of at least half of ``ROWS_PER_FILE`` rows are left
+    as they are.
     """
     result: list[StagedFile] = []
     group: list[StagedFile] = []
@@ -227,16 +403,14 @@ def compact(staged: list[StagedFile], staging: Path) -> list[StagedFile]:
         if len(group) == 1:
             result.append(group[0])
         elif group:
-            first = group[0]
-            path = staging / f"{first.table}-{uuid.uuid4().hex}.parquet"
-            with pq.ParquetWriter(path, file_schema(first.table), compression="zstd") as writer:
-                for file in group:
-                    writer.write_table(pq.ParquetFile(file.path).read())
-            result.append(StagedFile(first.table, path, sum(file.rows for file in group)))
+            result.append(_joined(group))
+            if run is not None:
+                run.staged(result[-1:])
         group.clear()
 
     for file in staged:
         if file.rows >= ROWS_PER_FILE // 2:
+            close()
             result.append(file)
             continue
         if sum(member.rows for member in group) + file.rows > ROWS_PER_FILE:
@@ -246,17 +420,33 @@ def compact(staged: list[StagedFile], staging: Path) -> list[StagedFile]:
     return result
 
 
-def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.Table:
+def _joined(files: Sequence[StagedFile]) -> StagedFile:
+    """Write the rows of several files into a new one, which takes the first one's place in the order."""
+    name, path = files[0].table, joined_file(files[0].path)
+    with ThreadPoolExecutor(_AT_ONCE) as threads, path.create() as stream:
+        with open_writer(stream, file_schema(name)) as writer:
+            for rows in threads.map(_rows_of, files):
+                writer.write_table(rows)
+        size_bytes = stream.tell()
+    return StagedFile(name, path, sum(file.rows for file in files), size_bytes)
+
+
+def _rows_of(file: StagedFile) -> pa.Table:
+    with parquet_file(file.path.url) as parquet:
+        return parquet.read()
+
+
+def read_table(warehouse: Place, name: str, span: Interval | None = None) -> pa.Table:
     """Read all rows of a table, or those of one interval, with the contract's columns; a missing table has no rows."""
     path = table_path(warehouse, name)
-    if not has_table(warehouse, name):
+    if not is_delta(path):
         return CONTRACTS[name].empty_table()
-    table = _opened(path)
     parts = [CONTRACTS[name].empty_table()]
-    for file_path, start in _live_files(table, path, name):
+    for file_path, start in _live_files(_opened(path), path, name):
         if span is not None and start is not None and start != span.start:
             continue
-        part = conform(pq.ParquetFile(file_path).read(), file_schema(name))
+        with parquet_file(file_path) as file:
+            part = conform(file.read(), file_schema(name))
         if start is not None:
             moment = pa.repeat(pa.scalar(start, tables.INTERVAL_START.type), part.num_rows)
             part = part.add_column(0, tables.INTERVAL_START, moment)
@@ -264,48 +454,57 @@ def read_table(warehouse: Path, name: str, span: Interval | None = None) -> pa.T
     return pa.concat_tables(parts)
 
 
-def data_files(warehouse: Path, name: str, span: Interval) -> list[str]:
-    """List the data files of one interval (absolute paths), in a stable order; a missing table has none.
+def data_files(warehouse: Place, name: str, span: Interval) -> list[str]:
+    """List the data files of one interval (paths or URLs), in a stable order; a missing table has none.
 
     Raises ``WarehouseError`` if the table has other columns than its contract.
     """
     return [file for file, start in files_until(warehouse, name, span) if start == span.start]
 
 
-def files_until(warehouse: Path, name: str, span: Interval) -> list[tuple[str, datetime]]:
-    """List the data files of all intervals up to this one (absolute paths), each with its interval's start.
+def files_until(warehouse: Place, name: str, span: Interval) -> list[tuple[str, datetime]]:
+    """List the data files of all intervals up to this one (paths or URLs), each with its interval's start.
 
     Earlier intervals come first, in a stable order. A missing table has none. Raises ``WarehouseError`` if the table has
     other columns than its contract.
     """
-    path = table_path(warehouse, name).absolute()
-    if not has_table(warehouse, name):
+    path = table_path(warehouse, name)
+    if not is_delta(path):
         return []
     files = _live_files(ensure_table(warehouse, name), path, name)
     return [(file, start) for file, start in files if start is not None and start <= span.start]
 
 
-def all_files(warehouse: Path, name: str) -> list[str]:
-    """List all data files of a table (absolute paths); a missing table has none."""
-    path = table_path(warehouse, name).absolute()
-    if not has_table(warehouse, name):
+def all_files(warehouse: Place, name: str) -> list[str]:
+    """List all data files of a table (paths or URLs); a missing table has none."""
+    path = table_path(warehouse, name)
+    if not is_delta(path):
         return []
     return [file for file, _start in _live_files(_opened(path), path, name)]
 
 
-def _live_files(table: DeltaTable, root: Path, name: str) -> list[tuple[str, datetime | None]]:
+def live_files(table: DeltaTable, root: Location) -> list[str]:
+    """List the data files of an opened table at ``root`` (paths or URLs), in a stable order."""
+    return sorted(_paths(pa.table(table.get_add_actions(flatten=True)), root))
+
+
+def _live_files(table: DeltaTable, root: Location, name: str) -> list[tuple[str, datetime | None]]:
     """List the data files of a table's newest version, each with the start of its interval, in a stable order."""
     actions = pa.table(table.get_add_actions(flatten=True))
-    # Paths are URL-encoded in the log.
-    paths = [str(root / unquote(path)) for path in actions["path"].to_pylist()]
+    paths = _paths(actions, root)
     if name in APPENDED:
         return [(path, None) for path in sorted(paths)]
     starts = actions[f"partition.{PARTITION}"].to_pylist()
     return sorted(zip(paths, starts, strict=True), key=lambda pair: (pair[1], pair[0]))
 
 
+def _paths(actions: pa.Table, root: Location) -> list[str]:
+    # Paths are URL-encoded in the log.
+    return [(root / unquote(path)).url for path in actions["path"].to_pylist()]
+
+
 def record_run(
-    warehouse: Path, stage: str, span: Interval, started_at: datetime, summary: dict[str, Any]
+    warehouse: Place, stage: str, span: Interval, started_at: datetime, summary: dict[str, Any]
 ) -> None:
     """Append one row to ``run_metadata``: what this run of a stage did, and when."""
     row: dict[str, Any] = {name: summary.get(name) for name in RUN_METADATA.names}
@@ -318,62 +517,6 @@ def record_run(
         "summary_json": json.dumps(summary, sort_keys=True, default=str),
     }
     append_rows(warehouse, "run_metadata", [row])
-
-
-@contextmanager
-def stage_run(warehouse: Path, stage: str, span: Interval, *, wait: bool = False) -> Iterator[Path]:
-    """Make the staging folder of one run of a stage for an interval, and remove it at the end.
-
-    Only one run of a stage and interval can be under way: if another process has one, this waits (``wait``) or raises
-    ``WarehouseError`` at once. The lock ends with the process that has it. Leftovers of a run that died are removed first.
-    """
-    home = Path(warehouse) / "_staging" / f"{stage}-{span.name}"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / ".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                raise WarehouseError(
-                    f"{warehouse}: another run is doing {stage} for {span.name} right now; wait for its end and try again"
-                ) from None
-            say(f"{stage} {span.name}: waiting for the end of another run")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        for leftover in home.iterdir():
-            if leftover.is_dir():
-                _sweep(leftover)
-        folder = home / uuid.uuid4().hex
-        folder.mkdir()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _commit_lock(warehouse: Path, name: str) -> Iterator[None]:
-    """Allow one commit to a table at a time; wait for the others, which take milliseconds each.
-
-    Delta treats any two concurrent overwrites as a conflict, even of different partitions. With many intervals at once,
-    retries alone would not end.
-    """
-    home = Path(warehouse) / "_staging"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / f".commit-{name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _sweep(leftover: Path) -> None:
-    """Remove the folder of a run that died; its last tasks may still be writing into it for a moment."""
-    for _attempt in range(20):
-        shutil.rmtree(leftover, ignore_errors=True)
-        if not leftover.exists():
-            return
-        time.sleep(0.25)
-    raise WarehouseError(
-        f"{leftover}: leftovers of a run that died cannot be removed; remove the folder and try again"
-    )
 
 
 def _partition_text(span: Interval) -> str:

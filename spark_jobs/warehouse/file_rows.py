@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dispatch_core.arrays.columns import marked
 from dispatch_core.recording.shared_groups import Group, about
+from dispatch_core.recording.stored_files import parquet_file
 
 _ROWS_AT_ONCE: Final = 1 << 17
 
@@ -36,7 +36,7 @@ def file_rows(
         # Texts repeat: as dictionaries they take less memory and are faster to filter and to group by.
         schema = known.metadata.schema.to_arrow_schema()
         texts = [field.name for field in schema if pa.types.is_string(field.type)]
-        with pq.ParquetFile(path, metadata=known.metadata, read_dictionary=texts) as file:
+        with parquet_file(path, metadata=known.metadata, read_dictionary=texts) as file:
             for batch in file.iter_batches(_ROWS_AT_ONCE, groups, list(columns), use_threads=False):
                 rows = pa.Table.from_batches([batch])
                 for column, values in (("topic", topics), ("kind", kinds)):

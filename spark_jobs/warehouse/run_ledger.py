@@ -9,15 +9,13 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.dataset as ds
-
+from dispatch_core.recording.stored_files import parquet_dataset
 from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.warehouse.contracts import PARTITION
-from spark_jobs.warehouse.delta_tables import all_files
+from spark_jobs.warehouse.delta_tables import Place, all_files
 
 _COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
 
@@ -46,8 +44,8 @@ def without_ahead(digest: str) -> tuple[str, str]:
 class Ledger:
     """The newest run of each stage for each interval, as of the last ``refresh``."""
 
-    def __init__(self, warehouse: Path) -> None:
-        self._warehouse = Path(warehouse)
+    def __init__(self, warehouse: Place) -> None:
+        self._warehouse = warehouse
         self._read: set[str] = set()
         self._newest: dict[tuple[str, int], tuple[datetime, dict[str, Any]]] = {}
         self._run_on_its_own: dict[int, Interval] = {}  # ingested by a run of their own
@@ -58,7 +56,7 @@ class Ledger:
         new = sorted(set(all_files(self._warehouse, "run_metadata")) - self._read)
         if not new:
             return
-        rows = ds.dataset(new, format="parquet").to_table(columns=list(_COLUMNS)).to_pylist()
+        rows = parquet_dataset(new).to_table(columns=list(_COLUMNS)).to_pylist()
         for row in rows:
             key = row["stage"], micros(row[PARTITION])
             summary = json.loads(row["summary_json"])
@@ -71,6 +69,11 @@ class Ledger:
     def newest(self, stage: str) -> dict[int, dict[str, Any]]:
         """Return the summary of the stage's newest run for each interval, by its start (microseconds)."""
         return {start: summary for (name, start), (_at, summary) in self._newest.items() if name == stage}
+
+    def finished_at(self, stage: str, span: Interval) -> datetime | None:
+        """Return when the stage's newest run for an interval ended; None if there was none."""
+        found = self._newest.get((stage, span.start_us))
+        return found[0] if found else None
 
     def ingested(self) -> dict[int, tuple[int, str]]:
         """Return the end (microseconds) and the digest of the rows of each interval that was ingested, by its start."""

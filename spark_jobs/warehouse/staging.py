@@ -5,21 +5,23 @@ item; until then ``discard`` removes them, so that an item that fails half-way l
 others. An item of more than ``OWN_FILE_ROWS`` rows is streamed into a file of its own, so that memory is bounded however
 large an item is; after ``FILE_ROWS`` rows another file follows.
 
-Files get their names when the sink is closed, all at once. The names depend on the task's part name alone, so that a
-task that is tried again replaces its own files.
+Files are written under their final names, into the folders of the tables (``contracts.data_file``). They count when a
+commit names them: the files of a task that is tried again, or of a run that died, are never read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
+from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS, open_writer
-from spark_jobs.warehouse.contracts import StagedFile, conform, file_schema
+from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
+from spark_jobs.warehouse.contracts import StagedFile, conform, data_file, file_schema
 
 #: An item with more rows than this in one table gets a file of its own for them.
 OWN_FILE_ROWS: Final = ROW_GROUP_ROWS
@@ -33,13 +35,12 @@ _EARLY_END_ROWS: Final = ROW_GROUP_ROWS // 2
 class Sink:
     """Stage the rows of one task. Use as a context manager: an exception removes the files of an unclosed sink.
 
-    ``part`` names the task's files and must be the same when the task is tried again. ``staging`` must exist: if a run was
-    killed and its folder removed, its last tasks get ``FileNotFoundError`` and end. Without ``undo`` nothing can be
-    discarded, and an item of any size is streamed into the shared file.
+    The files are for the interval ``span`` of the tables of ``warehouse``. ``part`` decides on their order among those of
+    other tasks. Without ``undo`` nothing can be discarded, and an item of any size is streamed into the shared file.
     """
 
-    def __init__(self, staging: Path, part: str, *, undo: bool = True) -> None:
-        self._staging, self._part, self._undo = Path(staging), part, undo
+    def __init__(self, warehouse: Location, span: Interval, part: str, *, undo: bool = True) -> None:
+        self._warehouse, self._span, self._part, self._undo = Location.of(warehouse), span, part, undo
         self._open: dict[str, _Table] = {}
         self._closed = False
 
@@ -48,16 +49,14 @@ class Sink:
         if rows.num_rows == 0:
             return
         if table not in self._open:
-            folder = self._staging / table
-            folder.mkdir(exist_ok=True)
-            self._open[table] = _Table(table, folder, self._part)
+            self._open[table] = _Table(table, self._warehouse, self._span, self._part)
         self._open[table].write(rows, may_undo=self._undo)
 
     def rows(self, table: str) -> int:
         """Count the rows of a table that were kept, and those written since."""
         return self._open[table].rows if table in self._open else 0
 
-    def keep(self, apart: Collection[str] = ()) -> dict[str, list[Path]]:
+    def keep(self, apart: Collection[str] = ()) -> dict[str, list[Location]]:
         """Confirm the rows of the current item, and begin the next one.
 
         Returns for each table that the item has rows of the files that will have them, in order. In the tables named by
@@ -74,10 +73,14 @@ class Sink:
             table.discard()
 
     def close(self) -> list[StagedFile]:
-        """Discard what was not kept, finish all files and give them their names; sorted by table and name."""
+        """Discard what was not kept, and finish all files; sorted by table and name."""
         if self._undo:
             self.discard()
-        staged = [file for name in sorted(self._open) for file in self._open[name].close()]
+        staged = [
+            file
+            for name in sorted(self._open)
+            for file in sorted(self._open[name].close(), key=lambda file: file.path)
+        ]
         self._closed = True
         return staged
 
@@ -93,13 +96,14 @@ class Sink:
 class _File:
     """A Parquet file that is being written, in row groups of at least ``ROW_GROUP_ROWS`` rows."""
 
-    def __init__(self, table: str, path: Path) -> None:
+    def __init__(self, table: str, path: Location) -> None:
         self.table, self.path, self.rows = table, path, 0
-        self._temporary = path.with_name(f".{path.stem}.tmp")
         self._schema = file_schema(table)
+        self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
+        self._size_bytes = 0
 
     def write(self, rows: pa.Table) -> None:
         self.rows += rows.num_rows
@@ -116,33 +120,43 @@ class _File:
         if not self._waiting:
             return
         if self._writer is None:
-            self._writer = open_writer(self._temporary, self._schema)
+            self._stream = self.path.create()
+            self._writer = open_writer(self._stream, self._schema)
         self._writer.write_table(pa.concat_tables(self._waiting), row_group_size=ROW_GROUP_ROWS)
         self._waiting, self._waiting_rows = [], 0
 
     def finish(self) -> None:
-        """Write the remaining rows and the footer; the file keeps its temporary name."""
+        """Write the remaining rows and the footer."""
         self._flush()
-        if self._writer is not None:
+        if self._writer is not None and self._stream is not None:
             self._writer.close()
-            self._writer = None
+            self._size_bytes = self._stream.tell()
+            self._stream.close()
+            self._writer = self._stream = None
 
-    def publish(self) -> StagedFile:
+    def staged(self) -> StagedFile:
         self.finish()
-        self._temporary.replace(self.path)
-        return StagedFile(self.table, self.path, self.rows)
+        return StagedFile(self.table, self.path, self.rows, self._size_bytes)
 
     def abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        """Remove the file, or what there is of it."""
+        if self._stream is not None and self._writer is not None:
+            # They may have failed already, and what they hold is not wanted.
+            with suppress(OSError, pa.ArrowException):
+                self._writer.close()
+            with suppress(OSError, pa.ArrowException):
+                self._stream.close()
+            self._writer = self._stream = None
+        elif not self._size_bytes:
+            return
+        self.path.delete()
 
 
 class _Table:
     """The files of one table: those that items share, and those of large items."""
 
-    def __init__(self, name: str, folder: Path, part: str) -> None:
-        self._name, self._folder, self._part = name, folder, part
+    def __init__(self, name: str, warehouse: Location, span: Interval, part: str) -> None:
+        self._name, self._warehouse, self._span, self._part = name, warehouse, span, part
         self._schema = file_schema(name)
         self._whole: list[_File] = []
         self._shared: dict[bool, _File] = {}  # by whether its items stand apart
@@ -171,7 +185,7 @@ class _Table:
             self._own.append(self._next_file())
         self._own[-1].write(rows)
 
-    def keep(self, *, apart: bool) -> list[Path]:
+    def keep(self, *, apart: bool) -> list[Location]:
         paths = []
         if self._own:
             self._own[-1].finish()
@@ -195,13 +209,13 @@ class _Table:
         self._own, self._item, self._item_rows = [], [], 0
 
     def close(self) -> list[StagedFile]:
-        return [file.publish() for file in (*self._whole, *self._shared.values())]
+        return [file.staged() for file in (*self._whole, *self._shared.values())]
 
     def abandon(self) -> None:
         for file in (*self._whole, *self._shared.values(), *self._own):
             file.abandon()
 
-    def _share(self, parts: list[pa.Table], *, apart: bool) -> Path:
+    def _share(self, parts: list[pa.Table], *, apart: bool) -> Location:
         if apart not in self._shared:
             self._shared[apart] = self._next_file()
         for rows in parts:
@@ -210,4 +224,5 @@ class _Table:
 
     def _next_file(self) -> _File:
         self._made += 1
-        return _File(self._name, self._folder / f"{self._part}-{self._made:04d}.parquet")
+        part = f"{self._part}-{self._made:04d}"
+        return _File(self._name, data_file(self._warehouse, self._name, self._span, part))

@@ -4,18 +4,15 @@ A task reads one dispatcher's log from the tables' files and makes the predictio
 Predictions over all topics of a subscription are made from these, on the driver. Nothing is written to the warehouse.
 
 Run as ``python -m spark_jobs.what_if --interval-start 2026-11-21 --warehouse DIR --out DIR --rules ch --rules classic-ch``:
-writes ``index.html`` (for people) and ``comparison.json`` (for programs) into the folder ``--out``, both or none.
+writes ``comparison.json`` (for programs) and then ``index.html`` (for people) into the folder ``--out``.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,10 +26,11 @@ from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet
 from dispatch_core.what_if.tell import as_json
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval
+from spark_jobs.location import Location
 from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay.dispatcher_files import dispatchers
 from spark_jobs.replay.dispatcher_log import load_logs
-from spark_jobs.warehouse.delta_tables import files_until
+from spark_jobs.warehouse.delta_tables import Place, files_until
 from spark_jobs.what_if.comparison_page import comparison_page
 from spark_jobs.what_if.request import KNOWN_RULES, MATRIX, Request, RequestError, request
 
@@ -53,7 +51,7 @@ PREDICTIONS: Final = pa.schema(
 
 
 def what_if(
-    spark: SparkSession, warehouse: Path, span: Interval, rules: Sequence[RuleSet], *, seeds: int = SEEDS
+    spark: SparkSession, warehouse: Place, span: Interval, rules: Sequence[RuleSet], *, seeds: int = SEEDS
 ) -> pa.Table:
     """Predict the deliveries of the interval's dispatchers under ``rules``; return rows of ``PREDICTIONS``, sorted.
 
@@ -116,7 +114,7 @@ def _row_of(row: Row) -> dict[str, Any]:
 
 
 def compare(
-    spark: SparkSession, warehouse: Path, span: Interval, wanted: Request, out: Path
+    spark: SparkSession, warehouse: Place, span: Interval, wanted: Request, out: Place
 ) -> dict[str, Any]:
     """Predict, and write the comparison into the folder ``out`` in place of an earlier one; return a summary.
 
@@ -144,12 +142,12 @@ def compare(
         "dispatchers": len(found),
         "predictions": len(rows),
         **{name: verdicts[name] for name in ("PASS", "FAIL", "UNKNOWN")},
-        "index": str(Path(out) / "index.html"),
+        "index": str(Location.of(out) / "index.html"),
         "seconds": round((datetime.now(UTC) - began).total_seconds(), 3),
     }
 
 
-def _check_interval(warehouse: Path, span: Interval) -> None:
+def _check_interval(warehouse: Place, span: Interval) -> None:
     """Raise ``RequestError``, naming some intervals of the tables, unless the tables have an interval with this start."""
     ever = Interval(datetime(9998, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
     starts = {start for _file, start in files_until(warehouse, "consumer_events", ever)}
@@ -166,26 +164,16 @@ def _check_interval(warehouse: Path, span: Interval) -> None:
         )
 
 
-def write_comparison(out: Path, asked: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
-    """Write ``index.html`` and ``comparison.json`` into the folder ``out``, replacing an earlier comparison as a whole."""
+def write_comparison(out: Place, asked: dict[str, Any], rows: Iterable[dict[str, Any]]) -> None:
+    """Write ``comparison.json`` and ``index.html`` into the folder ``out``, in place of an earlier comparison."""
     rows = list(rows)
     documents = [row | {"prediction": row["prediction"] and json.loads(row["prediction"])} for row in rows]
-    unfinished = Path(out).with_name(f".{Path(out).name}.{uuid.uuid4().hex}")
-    unfinished.mkdir(parents=True)
-    try:
-        text = json.dumps({"asked": asked, "predictions": documents}, ensure_ascii=False, indent=1)
-        (unfinished / "comparison.json").write_bytes(text.encode("utf-8", "backslashreplace"))
-        page = comparison_page(asked, rows)
-        (unfinished / "index.html").write_bytes(page.encode("utf-8", "backslashreplace"))
-        if Path(out).exists():
-            earlier = unfinished.with_name(f"{unfinished.name}.old")
-            Path(out).rename(earlier)
-            unfinished.rename(out)
-            shutil.rmtree(earlier)
-        else:
-            unfinished.rename(out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    text = json.dumps({"asked": asked, "predictions": documents}, ensure_ascii=False, indent=1)
+    (Location.of(out) / "comparison.json").write_text(text)
+    (Location.of(out) / "index.html").write_text(comparison_page(asked, rows))
+    for stored in Location.of(out).children():
+        if stored.location.name not in ("comparison.json", "index.html"):
+            stored.location.delete()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,7 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = stage_command.parser(
         "python -m spark_jobs.what_if", "predict an interval's deliveries under other rules, and compare"
     )
-    parser.add_argument("--out", required=True, type=Path, help="folder of the comparison")
+    parser.add_argument("--out", required=True, type=Location.of, help="folder or URL of the comparison")
     parser.add_argument("--topics", default="*", metavar="PATTERN", help="with * and ? (default: all)")
     parser.add_argument("--subscriptions", default="*", metavar="PATTERN", help="with * and ? (default: all)")
     parser.add_argument(

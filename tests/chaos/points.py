@@ -20,7 +20,7 @@ from functools import wraps
 from typing import Any, Final
 
 #: Functions that publish: points within them count as publishing, whatever stage calls them.
-PUBLISHING: Final = frozenset({"replace_interval", "record_run", "write_reports", "write_catalogue", "land"})
+PUBLISHING: Final = frozenset({"replace_interval", "record_run", "write_reports", "update_catalogue", "land"})
 _CHANGES: Final = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"})
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _OURS: Final = ("spark_jobs", "dispatch_expectations", "dispatch_core")
@@ -117,8 +117,11 @@ def wrap_writers(points: Points) -> None:
     import deltalake
     import pyarrow.parquet as pq
 
+    from spark_jobs.location import Location
     from spark_jobs.warehouse import delta_tables
 
+    for name in ("create", "delete"):
+        _wrap(points, Location, name, lambda place, *_a, **_k: place)
     _wrap(points, pq.ParquetWriter, "write_table", lambda writer, *_a, **_k: writer.where)
     _wrap(points, pq.ParquetWriter, "close", lambda writer, *_a, **_k: writer.where)
     _wrap(points, deltalake.DeltaTable, "create_write_transaction", lambda table, *_a, **_k: table.table_uri)

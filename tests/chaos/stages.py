@@ -38,8 +38,7 @@ def _replay(home: Path, _source: Path) -> None:
 def _aggregates(home: Path, _source: Path) -> None:
     from spark_jobs.aggregates.aggregate_interval import aggregate
 
-    with _spark() as spark:
-        aggregate(spark, home / "warehouse", SPAN)
+    aggregate(home / "warehouse", SPAN)
 
 
 def _validate(home: Path, _source: Path) -> None:

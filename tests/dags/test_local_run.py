@@ -30,6 +30,7 @@ from dispatch_airflow.local_run.settings import (
 from dispatch_airflow.local_run.watch import Screen, failure
 from dispatch_airflow.processes import processes
 from dispatch_core.errors import DispatchAuditError
+from spark_jobs.location import Location
 from tests.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,8 +143,9 @@ def test_an_alert_of_a_verdict_that_was_replaced_is_not_shown(tmp_path):
     day = datetime(2026, 11, 21, tzinfo=UTC)
     alert = {"topic": "t", "subscription": "s", "interval_start": day.isoformat(), "verdict": "FAIL"}
     lines = [alert, {**alert, "verdict": "UNKNOWN"}, {**alert, "interval_start": "2026-11-20T00:00:00+00:00"}]
-    path = tmp_path / "alerts.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = Location.of(tmp_path / "alerts")
+    for number, line in enumerate(lines):
+        (path / line["interval_start"][:10] / f"{number}.json").write_text(json.dumps(line))
     assert outcome.current_alerts(path, [day], {("t", "s"): {"all": "UNKNOWN"}}) == [lines[1]]
     assert outcome.current_alerts(path, [day], {("t", "s"): {"all": "PASS"}}) == []
 
@@ -208,7 +210,7 @@ def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
     for task in ("pull", "ingest", "replay[0]", "publish_tables", "aggregate", "publish", "alert"):
         assert re.search(rf"{re.escape(task)} +success", output), task
     assert _ours(home) == []
-    alerts = [json.loads(line) for line in (home / "alerts" / "alerts.jsonl").read_text().splitlines()]
+    alerts = [json.loads(path.read_text()) for path in (home / "alerts").rglob("*.json")]
     assert {(alert["topic"], alert["subscription"]) for alert in alerts} == {
         dispatcher for dispatcher, verdict in stated.items() if verdict != "PASS"
     }

@@ -17,6 +17,7 @@ import pytest
 
 from dispatch_airflow import notify, stages
 from dispatch_airflow.home import Home, StepError
+from dispatch_expectations.alert import read_alerts
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult
 from dispatch_expectations.promise import FAIL, PASS
 from dispatch_expectations.verdict import Verdict
@@ -180,7 +181,7 @@ NOTHING = {"new": 0, "changed": 0, "clear": 0}
 def test_without_connections_the_file_alone_is_written(tables, tmp_path):
     home = Home(tmp_path)
     assert notify.alert(CHOSEN, home) == {"file": 1} | NEWS
-    kept = json.loads(home.alerts.read_text())
+    kept = read_alerts(home.alerts)[0]
     assert kept["findings"][0]["positions"] == ["5:28"]
 
 
@@ -385,7 +386,7 @@ def test_a_clear_finding_is_reported_by_every_channel_that_reported_it(tables, t
         tables[:] = [result("second", clean=True)]
         notify.alert(CHOSEN, home)
     assert posts.seen[-1][1]["alert"]["findings"][0]["state"] == "clear"
-    assert [json.loads(line)["verdict"] for line in home.alerts.read_text().splitlines()] == [
+    assert sorted(kept["verdict"] for kept in read_alerts(home.alerts)) == [
         "FAIL",
         "FAIL",
         "PASS",
@@ -440,9 +441,9 @@ def self_signed(folder):
 
 def test_a_run_that_sends_is_waited_for_and_not_for_ever(tables, tmp_path, monkeypatch):
     home = Home(tmp_path)
-    monkeypatch.setattr(notify, "_LOCK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(notify, "_TURN_TIMEOUT_S", 0.3)
     with (
-        notify._alert_lock(home),
+        notify._alert_turn(home),
         pytest.raises(StepError, match="another run has been sending alerts for 0 s"),
     ):
         notify.alert(CHOSEN, home)

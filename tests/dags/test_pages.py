@@ -81,25 +81,26 @@ def home(tmp_path, monkeypatch):
     """A home with one page of each sort, and much that is no page."""
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "place"))
     home = Home.current()
+    reports = Path(home.root) / "reports"
     pages = [REPORT, "reports/2026-11-21/index.html", "data-docs/index.html", "what-if/ab12/index.html"]
     pages += [
         "data-docs/2026-11-21/validations/per_key_order/a:b+c=d@e,f/x.html",
         "what-if/ab12/comparison.json",
     ]
     for name in (*pages, "reports/2026-11-21/.secret.html", "reports/.hidden/index.html", "secret.html"):
-        path = home.root / name
+        path = Path(home.root) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"<p>{name}</p>")
     for name in ("page.js", "page.svg", "page.htm", "page", "page.HTML", "page.html.part", "passwords"):
-        (home.reports / name).write_text("foreign")
+        (reports / name).write_text("foreign")
     (tmp_path / "outside.html").write_text("outside")
-    (home.reports / "link.html").symlink_to(tmp_path / "outside.html")
-    (home.reports / "inside.html").symlink_to(home.reports / "2026-11-21" / "index.html")
-    (home.reports / "folder").symlink_to(tmp_path)
-    (home.reports / "gone.html").symlink_to(tmp_path / "nowhere")
-    os.mkfifo(home.reports / "pipe.html")
+    (reports / "link.html").symlink_to(tmp_path / "outside.html")
+    (reports / "inside.html").symlink_to(reports / "2026-11-21" / "index.html")
+    (reports / "folder").symlink_to(tmp_path)
+    (reports / "gone.html").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(reports / "pipe.html")
     with socket.socket(socket.AF_UNIX) as end:
-        os.chdir(home.reports)
+        os.chdir(reports)
         end.bind("socket.html")
         os.chdir(ROOT)
     return home
@@ -237,9 +238,7 @@ def test_a_page_that_draws_runs_in_a_sandbox_and_all_others_run_nothing(user, ho
 
 def test_a_page_that_is_replaced_while_it_is_read_stays_whole(home):
     page = published_files.open_page(home, "reports", "2026-11-21/index.html")
-    newer = home.reports / "2026-11-21" / "newer"
-    newer.write_text("another")
-    newer.replace(home.reports / "2026-11-21" / "index.html")
+    (home.reports / "2026-11-21" / "index.html").write_text("another")
     with page.file:
         assert page.file.read() == b"<p>reports/2026-11-21/index.html</p>"
 
@@ -355,7 +354,7 @@ def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
     from dispatch_airflow.pages.links import REPORT as REPORTS
 
     (home.data_docs / "2026-11-21" / "index.html").write_text("docs")
-    page = home.root / "what-if" / "ab12" / "index.html"
+    page = home.what_if / "ab12" / "index.html"
     ended = _Ended(choose_interval=CHOSEN, compare={"index": str(page)})
     links = {link.name: link.get_link(None, ti_key=ended) for link in (REPORTS, DATA_DOCS, WHAT_IF)}
     assert links == {
@@ -367,7 +366,7 @@ def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
     assert REPORTS.get_link(None, ti_key=ended).startswith(
         "https://example.org/airflow/dispatch-audit/reports/"
     )
-    page.unlink()
+    page.delete()
     assert WHAT_IF.get_link(None, ti_key=ended) == ""
     elsewhere = _Ended(compare={"index": "/etc/passwd"})
     assert [link.get_link(None, ti_key=elsewhere) for link in (REPORTS, DATA_DOCS, WHAT_IF)] == ["", "", ""]

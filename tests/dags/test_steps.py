@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from dispatch_airflow import stages, steps
-from dispatch_airflow.home import HOME_VARIABLE, Home, StepError
+from dispatch_airflow.home import HOME_VARIABLE, Home, ParameterError, StepError
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import Overrides
+from dispatch_core.recording.stored_files import VARIABLES
+from spark_jobs.location import HomeError
 
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
 NEXT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -154,7 +157,47 @@ def test_runs_of_the_schedule_recompute_what_is_stale_and_others_if_asked(run_ty
 
 def test_home_is_the_environments_or_beside_the_caller(monkeypatch, tmp_path):
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "h"))
-    assert Home.current().warehouse == tmp_path / "h" / "warehouse"
+    assert Home.current().warehouse.local == tmp_path / "h" / "warehouse"
     monkeypatch.delenv(HOME_VARIABLE)
     monkeypatch.chdir(tmp_path)
-    assert Home.current().root == Path(tmp_path / ".dispatch-audit")
+    assert Home.current().root == str(tmp_path / ".dispatch-audit")
+    monkeypatch.setenv(HOME_VARIABLE, "s3://bucket/audit/")
+    assert Home.current().warehouse.url == "s3://bucket/audit/warehouse"
+
+
+@pytest.mark.airflow
+def test_the_homes_connection_is_put_into_the_environment_and_into_no_text(monkeypatch, caplog):
+    for name in (*VARIABLES, "_DISPATCH_AUDIT_HOME_CONNECTION_USED"):
+        monkeypatch.setenv(name, "")
+    connection = {
+        "conn_type": "aws",
+        "login": "the-key-id",
+        "password": "the-secret",
+        "extra": {"endpoint_url": "http://127.0.0.1:1", "region_name": "eu-west-1"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_HOME_STORE", json.dumps(connection))
+    monkeypatch.setenv(HOME_VARIABLE, "s3://bucket/audit")
+    monkeypatch.setenv("DISPATCH_AUDIT_HOME_CONNECTION", "home_store")
+    home = Home.current()
+    assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == {
+        "AWS_ACCESS_KEY_ID": "the-key-id",
+        "AWS_SECRET_ACCESS_KEY": "the-secret",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_REGION": "eu-west-1",
+    }
+    with pytest.raises(
+        HomeError, match=r"bucket bucket, endpoint http://127.0.0.1:1.*cannot be reached"
+    ) as refused:
+        steps.check_home(home)
+    for text in (str(refused.value), str(home), str(home.warehouse.storage_options), caplog.text):
+        assert "the-key-id" not in text
+        assert "the-secret" not in text
+
+
+@pytest.mark.airflow
+def test_a_connection_of_the_home_that_airflow_does_not_have_is_named(monkeypatch):
+    monkeypatch.setenv("DISPATCH_AUDIT_HOME_CONNECTION", "no_such_connection")
+    with pytest.raises(
+        ParameterError, match="'no_such_connection', which Airflow does not have; nothing was done"
+    ):
+        Home.current()

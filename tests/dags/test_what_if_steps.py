@@ -41,7 +41,7 @@ def test_the_stage_takes_what_the_form_gives(monkeypatch, capsys, tmp_path):
     assert comparison.main(["--warehouse", "/w", *checked["arguments"], "--out", str(tmp_path)]) == 0
     [options] = asked
     assert (options.subscriptions, options.broker_version, options.seeds) == ("--out", "4.0.0", 3)
-    assert options.out == tmp_path
+    assert options.out.local == tmp_path
     assert options.rules == ["as recorded", "range"]
 
 

@@ -46,7 +46,7 @@ def parsed(page: Path) -> Tags:
 
 @pytest.fixture(scope="module")
 def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages of a day on which everything has a hostile name, published twice; a killed run lies between the two."""
+    """Pages of a day on which everything has a hostile name, published twice; another run lies between the two."""
     folder = tmp_path_factory.mktemp("hostile")
     day = Day()
     who = day.dispatcher(TOPIC + HOSTILE, "sub" + HOSTILE)
@@ -55,7 +55,7 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     day.add("quarantine", source_file=HOSTILE, reason=HOSTILE, raw_truncated=False)
     warehouse = day.write(folder / "warehouse")
     validate_interval(warehouse, DAY, folder / "docs")
-    (folder / "docs/.2026-11-21.killed").mkdir()
+    (folder / "docs/2026-11-21/validations/of-another-run.html").write_text("not linked any more")
     validate_interval(warehouse, DAY, folder / "docs")
     return folder / "docs"
 
@@ -83,5 +83,7 @@ def test_pages_fetch_nothing_and_link_only_to_each_other(docs: Path) -> None:
                 assert (page.parent / link).is_file(), link
 
 
-def test_a_run_that_was_killed_leaves_nothing_behind(docs: Path) -> None:
+def test_pages_that_are_not_linked_any_more_are_removed(docs: Path) -> None:
     assert sorted(path.name for path in docs.iterdir()) == ["2026-11-21", "index.html"]
+    assert not list(docs.rglob("of-another-run.html"))
+    assert len(list((docs / "2026-11-21" / "validations").rglob("*.html"))) == 6

@@ -1,4 +1,4 @@
-"""Files that a pull writes beside the logs: catalogue, manifests, journal, surveys. Damaged ones must not stop a run."""
+"""Files of landings that an earlier version wrote, kept surveys, logs. Damaged ones are named, or count as missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from dispatch_core.errors import DispatchAuditError
 from spark_jobs.ingest.ingest_task import stage_files
 from spark_jobs.intervals import interval
 from spark_jobs.pull import segment_surveys, segments
-from spark_jobs.pull.copying import Journal
 from spark_jobs.pull.hours_survey import Survey, survey
 from spark_jobs.pull.segments import Segment
 from tests.fuzz.documents import document
@@ -102,8 +101,7 @@ def catalogue(rng: Random) -> Made:
         for files in found.values():
             for name, segment in files.items():
                 assert segment.name == name
-                segment.is_whole(folder)
-        segments.write_catalogue(folder, found)
+                assert segment.path(folder).below(segments.store_of(folder))
         return 1
 
     return data, check
@@ -115,7 +113,7 @@ def manifest(rng: Random) -> Made:
 
     def check() -> int:
         folder = _folder()
-        path = segments.interval_folder(folder, _SPAN) / segments.MANIFEST
+        path = folder / _SPAN.name / segments.MANIFEST
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
         try:
@@ -131,38 +129,12 @@ def manifest(rng: Random) -> Made:
     return data, check
 
 
-def journal(rng: Random) -> Made:
-    """Make the journal of a pull: broken lines must be skipped and good ones read."""
-    good = asdict(_SEGMENT)
-    lines = [_document(rng, good).replace(b"\n", b" ") for _ in range(rng.randrange(5))]
-    at = rng.randrange(len(lines) + 1)
-    lines.insert(at, json.dumps(good | {"name": "rec/good.jsonl"}).encode())
-    data = b"\n".join(lines) + b"\n"
-
-    def check() -> int:
-        folder = _folder()
-        kept = Journal(folder, ["/s"])
-        kept._path.write_bytes(data)
-        found = kept.read()
-        assert found["rec/good.jsonl"].sha256 == "a" * 64
-        for name, segment in found.items():
-            assert segment.name == name
-            segment.is_whole(folder)
-        return 1
-
-    return data, check
-
-
 def about(rng: Random) -> Made:
     """Make a kept survey: a damaged one must count as missing."""
     data = _document(rng, _SURVEY)
 
     def check() -> int:
-        folder = _folder()
-        path = segment_surveys.about_path(folder, _SEGMENT)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        found = segment_surveys.known_survey(folder, _SEGMENT)
+        found = segment_surveys._of_text(data.decode("utf-8", "replace"))
         assert found is None or isinstance(found, Survey)
         return 1
 
@@ -238,7 +210,6 @@ def ingested(rng: Random) -> Made:
 READERS: Final[dict[str, Callable[[Random], Made]]] = {
     "catalogue": catalogue,
     "manifest": manifest,
-    "journal": journal,
     "survey_kept": about,
     "survey": surveyed,
     "ingest": ingested,

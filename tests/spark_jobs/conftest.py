@@ -55,7 +55,7 @@ def all_stages(spark: SparkSession, home: Home, source: Path) -> None:
     home.summaries["pull"] = pull(source, home.landing, home.span.start)
     home.summaries["ingest"] = ingest(spark, home.landing, home.warehouse, home.span)
     home.summaries["replay"] = replay(spark, home.warehouse, home.span)
-    home.summaries["aggregates"] = aggregate(spark, home.warehouse, home.span)
+    home.summaries["aggregates"] = aggregate(home.warehouse, home.span)
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ class Home:
         if self.to_the_end:
             from dispatch_expectations.validate import validate_interval
 
-            aggregate(spark, self.warehouse, interval)
+            aggregate(self.warehouse, interval)
             validate_interval(self.warehouse, interval.start, self.root / "data-docs")
 
     def rows(self) -> dict[str, list[str]]:

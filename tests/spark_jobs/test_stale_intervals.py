@@ -186,6 +186,7 @@ def test_bad_arguments_are_refused(home: Home, capsys: pytest.CaptureFixture[str
             command.main(["recompute", *where, "--interval", text])
         assert ended.value.code == 2
         assert reason in capsys.readouterr().err
-    (home.landing / "catalogue.json").write_text("{", encoding="utf-8")
+    for commit in (home.landing / "catalogue" / "_delta_log").glob("*.json"):
+        commit.write_text("{", encoding="utf-8")
     assert command.main(["list", *where]) == 2
-    assert "catalogue.json: not readable as JSON" in capsys.readouterr().err
+    assert "landing/catalogue: not readable as a Delta table" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def main(source: Path, home: Path, days: list[str]) -> None:
             pull(source, landing, span.start)
             ingest_with_history(spark, landing, warehouse, span)
             replay(spark, warehouse, span, limits=limits)
-            aggregate(spark, warehouse, span, limits=limits)
+            aggregate(warehouse, span, limits=limits)
             validate_interval(warehouse, span.start, home / "data-docs", policy)
 
 

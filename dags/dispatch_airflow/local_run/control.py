@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 @contextmanager
 def only_one(place: Place) -> Iterator[None]:
     """Let one command at a time work on a home; the lock ends with the process that has it."""
-    place.home.root.mkdir(parents=True, exist_ok=True)
+    place.root.mkdir(parents=True, exist_ok=True)
     with place.lock.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_airflow.home import Home
@@ -14,6 +13,7 @@ from dispatch_airflow.local_run.watch import Screen
 
 if TYPE_CHECKING:
     from dispatch_expectations.verdict import Verdict
+    from spark_jobs.location import Location
 
 Dispatcher = tuple[str, str]
 _SHOWN_FINDINGS: Final = 3
@@ -74,8 +74,8 @@ def show_places(
     for day in days:
         page = home.reports / interval(day).name / "index.html"
         if page.exists():
-            screen.line(f"  Reports    {page.as_uri()}")
-    screen.line(f"  Data Docs  {(home.data_docs / 'index.html').as_uri()}")
+            screen.line(f"  Reports    {page.link}")
+    screen.line(f"  Data Docs  {(home.data_docs / 'index.html').link}")
     screen.line(f"  Tables     {home.warehouse} (Delta)")
     alerts = current_alerts(home.alerts, days, found)
     screen.line(f"  Alerts     {home.alerts}, {len(alerts)} of these verdicts:")
@@ -84,18 +84,18 @@ def show_places(
 
 
 def current_alerts(
-    path: Path, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]]
+    folder: Location, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]]
 ) -> list[dict[str, Any]]:
     """Read the latest alert of each dispatcher and day, if its verdict is the present one.
 
-    The file also has the alerts of verdicts that a later run has replaced.
+    The folder also has the alerts of verdicts that a later run has replaced.
     """
     from dispatch_expectations.alert import read_alerts
 
     wanted = {day.isoformat() for day in days}
     latest = {
         (alert.get("topic"), alert.get("subscription"), alert.get("interval_start")): alert
-        for alert in read_alerts(path)
+        for alert in read_alerts(folder)
         if alert.get("interval_start") in wanted
     }
     return [

@@ -45,22 +45,27 @@ class Place:
     def current(cls) -> Place:
         """Return the place in the home that the environment names, by default ``.dispatch-audit`` in the repository."""
         named = os.environ.get(HOME_VARIABLE)
-        return cls(Home(Path(named).expanduser().absolute() if named else ROOT / ".dispatch-audit"))
+        return cls(Home(str(Path(named).expanduser() if named else ROOT / ".dispatch-audit")))
+
+    @property
+    def root(self) -> Path:
+        """The home's folder: the local Airflow keeps its own files on this machine."""
+        return Path(self.home.root)
 
     @property
     def airflow(self) -> Path:
         """``AIRFLOW_HOME``."""
-        return self.home.root / "airflow"
+        return self.root / "airflow"
 
     @property
     def state(self) -> Path:
         """State of the running services, as JSON; missing if none is running."""
-        return self.home.root / "local-run.json"
+        return self.root / "local-run.json"
 
     @property
     def lock(self) -> Path:
         """Lock of the command that works on this home."""
-        return self.home.root / "local-run.lock"
+        return self.root / "local-run.lock"
 
     @property
     def services(self) -> Path:

@@ -6,8 +6,6 @@ link.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -19,6 +17,8 @@ from dispatch_airflow.pages.published_files import INDEX, address_of
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
+    from spark_jobs.location import Location
+
 _Task = TypeVar("_Task")
 
 
@@ -29,7 +29,7 @@ def base_url() -> str | None:
     return str(conf.get("api", "base_url", fallback=None) or "").rstrip("/") or None
 
 
-def page_link(home: Home, path: Path, base: str | None) -> str:
+def page_link(home: Home, path: Location, base: str | None) -> str:
     """Return the URL of a page if Airflow's address is known, else its path."""
     address = address_of(home, path)
     return str(path) if address is None or base is None else base + quote(address)
@@ -57,7 +57,7 @@ class _PageLink(BaseOperatorLink):
         address = None if path is None or not path.exists() else address_of(home, path)
         return "" if address is None else (base_url() or "") + quote(address)
 
-    def find(self, home: Home, ti: Any) -> Path | None:
+    def find(self, home: Home, ti: Any) -> Location | None:
         """Return the page's file, which need not exist."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class ReportLink(_PageLink):
 
     title = "Reports"
 
-    def find(self, home: Home, ti: Any) -> Path | None:
+    def find(self, home: Home, ti: Any) -> Location | None:
         """Return the index of the interval's reports."""
         from spark_jobs.intervals import interval
         from spark_jobs.reports.report_pages import folder_of
@@ -83,7 +83,7 @@ class DataDocsLink(_PageLink):
 
     title = "Data Docs"
 
-    def find(self, home: Home, ti: Any) -> Path | None:
+    def find(self, home: Home, ti: Any) -> Location | None:
         """Return the interval's table of verdicts."""
         from dispatch_expectations.data_docs import index_of
         from spark_jobs.intervals import parse_moment
@@ -97,11 +97,15 @@ class WhatIfLink(_PageLink):
 
     title = "What-if comparison"
 
-    def find(self, home: Home, ti: Any) -> Path | None:
+    def find(self, home: Home, ti: Any) -> Location | None:
         """Return the comparison's index page."""
         made = ti.xcom_pull(task_ids=ti.task_id)
         index = made.get("index") if isinstance(made, dict) else None
-        return Path(index) if isinstance(index, str) and os.sep in index else None
+        if not isinstance(index, str) or "/" not in index:
+            return None
+        from spark_jobs.location import Location
+
+        return Location.of(index)
 
 
 REPORT: Final = ReportLink()

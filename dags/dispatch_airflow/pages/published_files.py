@@ -2,8 +2,8 @@
 
 A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` with a name and type that this project writes.
 Nothing else can be opened: no hidden or unfinished files, no other types, no unusual spellings of a path, and no
-symbolic links. Each step of a path is opened without following links, so that replacing a folder by a link meanwhile
-does not lead elsewhere.
+symbolic links. On this machine each step of a path is opened without following links, so that replacing a folder by a link
+meanwhile does not lead elsewhere; an object store has no links.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from dispatch_airflow.home import Home
+
+if TYPE_CHECKING:
+    from spark_jobs.location import Location
 
 #: Path of the pages in Airflow's web server.
 PREFIX: Final = "/dispatch-audit"
@@ -44,15 +47,15 @@ class Page:
     scripts: bool
 
 
-def root_of(home: Home, area: str) -> Path:
+def root_of(home: Home, area: str) -> Location:
     """Return the folder of an area."""
-    return home.root / area
+    return home.place / area
 
 
-def address_of(home: Home, path: Path) -> str | None:
+def address_of(home: Home, path: Location) -> str | None:
     """Return the address of a file below an area, from ``PREFIX`` on; None for any other file."""
     try:
-        parts = path.absolute().relative_to(home.root.absolute()).parts
+        parts = path.below(home.place).split("/")
     except ValueError:
         return None
     if len(parts) < 2 or parts[0] not in AREAS or not all(_NAME.fullmatch(part) for part in parts[1:]):
@@ -66,15 +69,29 @@ def open_page(home: Home, area: str, path: str) -> Page | None:
     media_type = TYPES.get(os.path.splitext(parts[-1])[1])  # noqa: PTH122 - a name, not a path of this machine
     if area not in AREAS or media_type is None or not _are_names(parts):
         return None
-    opened = _open(root_of(home, area), parts, os.O_RDONLY | os.O_NONBLOCK)
+    found = _opened(root_of(home, area), parts)
+    if found is None:
+        return None
+    scripts = media_type == TYPES[".html"] and area != "data-docs" and parts[-1] != INDEX
+    return Page(*found, media_type, scripts)
+
+
+def _opened(root: Location, parts: list[str]) -> tuple[BinaryIO, int] | None:
+    """Open a file below the root, with its size; None if there is none."""
+    if root.local is None:
+        try:
+            file = (root / "/".join(parts)).open()
+            return file, file.size()
+        except OSError:
+            return None
+    opened = _open(root.local, parts, os.O_RDONLY | os.O_NONBLOCK)
     if opened is None:
         return None
     found = os.fstat(opened)
     if not stat.S_ISREG(found.st_mode):
         os.close(opened)
         return None
-    scripts = media_type == TYPES[".html"] and area != "data-docs" and parts[-1] != INDEX
-    return Page(os.fdopen(opened, "rb"), found.st_size, media_type, scripts)
+    return os.fdopen(opened, "rb"), found.st_size
 
 
 def is_folder(home: Home, area: str, path: str) -> bool:
@@ -89,7 +106,7 @@ def is_folder(home: Home, area: str, path: str) -> bool:
 def folders(home: Home, area: str) -> list[str]:
     """List the folders of an area that have an index page, newest name first."""
     try:
-        names = os.listdir(root_of(home, area))  # noqa: PTH208 - names alone, and a missing folder has none
+        names = [folder.name for folder in root_of(home, area).folders()]
     except OSError:
         return []
     known = (name for name in sorted(names, reverse=True) if _NAME.fullmatch(name))

@@ -14,20 +14,18 @@ from dispatch_core.audit.limits import Limits
 from spark_jobs.aggregates.aggregate_interval import (
     _has_kinds,
     _publish,
-    activity,
     aggregate,
     enough_topics,
+    failover_states,
+    times,
     uneven_topics,
 )
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse.contracts import stored_schema
-from spark_jobs.warehouse.delta_tables import read_table
-from spark_jobs.warehouse.spark_tables import spark_schema
+from spark_jobs.warehouse.delta_tables import Publication, read_table, replace_rows
 from tests.dispatch_core.audit.table_rows import empty_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from tests.spark_jobs.conftest import Home
 
 pytestmark = pytest.mark.spark
@@ -89,29 +87,27 @@ def test_waits_are_first_sendings_minus_publish_times(sample: Home) -> None:
     assert {row["never_delivered"] for row in found} == {0}
 
 
-def test_aggregating_again_changes_nothing(spark: SparkSession, sample: Home) -> None:
+def test_aggregating_again_changes_nothing(sample: Home) -> None:
     before = {name: read_table(sample.warehouse, name).to_pylist() for name in ("balance", "waits")}
-    aggregate(spark, sample.warehouse, DAY)
+    aggregate(sample.warehouse, DAY)
     after = {name: read_table(sample.warehouse, name).to_pylist() for name in before}
     assert {name: sorted(map(repr, rows)) for name, rows in after.items()} == {
         name: sorted(map(repr, rows)) for name, rows in before.items()
     }
 
 
-def frame(spark: SparkSession, name: str, rows: list[dict[str, Any]]) -> DataFrame:
+def table_of(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows of a table; what a row leaves out is zero or empty text, or null where it may be."""
     contract = stored_schema(name)
     same = {"interval_start": DAY.start, "cluster": "c", "subscription": "s", "incarnation": 0}
-    return spark.createDataFrame(
-        [{**empty_row(contract), **same, **row} for row in rows], spark_schema(contract)
-    )
+    return pa.Table.from_pylist([{**empty_row(contract), **same, **row} for row in rows], schema=contract)
 
 
 def topic(number: int) -> str:
     return f"persistent://public/default/t-{number:03}"
 
 
-def times(spark: SparkSession, active_of: list[int], *, left: int | None = None) -> pa.Table:
+def measured_times(active_of: list[int], *, left: int | None = None) -> pa.Table:
     """Topics with ten connected consumers; ``active_of[t]`` is active for topic t; ``left`` had left the day before."""
     ownership = [
         {
@@ -140,14 +136,14 @@ def times(spark: SparkSession, active_of: list[int], *, left: int | None = None)
     ]
     states.append({"topic": "keys", "subscription_type": "Key_Shared", "last_t_us": T0 + 100})
     ownership.append({"topic": "keys", "consumer": 1, "consumer_name": "w1", "from_t_us": T0, "range_end": 5})
-    made = frame(spark, "dispatcher_state", states)
+    made = failover_states([table_of("dispatcher_state", states)])
     assert enough_topics(made, LimitRules())
-    assert not enough_topics(made.limit(9), LimitRules())
-    return activity(frame(spark, "ownership", ownership), frame(spark, "consumer_events", events), made, DAY)
+    assert not enough_topics(made.slice(0, 9), LimitRules())
+    return times([table_of("ownership", ownership)], [table_of("consumer_events", events)], made, DAY)
 
 
-def test_one_consumer_active_for_every_topic_is_found_and_told(spark: SparkSession) -> None:
-    measured = times(spark, [0] * TOPICS)
+def test_one_consumer_active_for_every_topic_is_found_and_told() -> None:
+    measured = measured_times([0] * TOPICS)
     rows = measured.to_pylist()
     assert len(rows) == TOPICS * CONSUMERS
     assert {(row["consumer_name"] == "w0", row["active_us"]) for row in rows} == {(True, 100), (False, 0)}
@@ -158,41 +154,33 @@ def test_one_consumer_active_for_every_topic_is_found_and_told(spark: SparkSessi
     assert "PIP-392" in finding["explanation"]
 
 
-def test_active_topics_that_are_spread_evenly_are_no_finding(spark: SparkSession) -> None:
-    assert uneven_topics(times(spark, [at % CONSUMERS for at in range(TOPICS)]), DAY, LimitRules()) == []
+def test_active_topics_that_are_spread_evenly_are_no_finding() -> None:
+    assert uneven_topics(measured_times([at % CONSUMERS for at in range(TOPICS)]), DAY, LimitRules()) == []
 
 
-def test_who_left_before_the_interval_is_not_counted(spark: SparkSession) -> None:
-    measured = times(spark, [at % (CONSUMERS - 1) for at in range(TOPICS)], left=9)
+def test_who_left_before_the_interval_is_not_counted() -> None:
+    measured = measured_times([at % (CONSUMERS - 1) for at in range(TOPICS)], left=9)
     assert "w9" not in {row["consumer_name"] for row in measured.to_pylist()}
     assert uneven_topics(measured, DAY, LimitRules()) == []
 
 
-def test_limits_follow_the_topic(spark: SparkSession) -> None:
+def test_limits_follow_the_topic() -> None:
     anything = LimitRules((LimitRule("persistent://public/*", "*", Limits(min_topics=1_000)),))
-    assert uneven_topics(times(spark, [0] * TOPICS), DAY, anything) == []
+    assert uneven_topics(measured_times([0] * TOPICS), DAY, anything) == []
 
 
-def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    from spark_jobs.warehouse import spark_tables
-    from spark_jobs.warehouse.delta_tables import replace_interval
-
-    replayed = frame(spark, "anomalies", [{"topic": "t", "kind": "out_of_order"}] * 3)
-    (tmp_path / "first").mkdir()
-    replace_interval(
-        tmp_path, "anomalies", DAY, spark_tables.stage(replayed, "anomalies", tmp_path / "first")
-    )
+def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(tmp_path: Path) -> None:
+    replayed = table_of("anomalies", [{"topic": "t", "kind": "out_of_order"}] * 3)
+    replace_rows(tmp_path, "anomalies", DAY, replayed)
     assert not _has_kinds(tmp_path, DAY)
     none: list[dict[str, Any]] = []
-    rows = uneven_topics(times(spark, [0] * TOPICS), DAY, LimitRules())
+    rows = uneven_topics(measured_times([0] * TOPICS), DAY, LimitRules())
 
-    def kinds(published: list[dict[str, Any]], run: str) -> list[str]:
-        (tmp_path / run).mkdir()
-        _publish(spark, tmp_path, DAY, published, tmp_path / run)
+    def kinds(published: list[dict[str, Any]]) -> list[str]:
+        _publish(Publication.begin(tmp_path, DAY, ["anomalies"]), published)
         return sorted(read_table(tmp_path, "anomalies", DAY)["kind"].to_pylist())
 
     both = ["failover_imbalance", *["out_of_order"] * 3]
-    assert kinds(rows, "second") == kinds(rows, "third") == both
-    assert kinds(none, "fourth") == both[1:], "what is no longer so goes"
+    assert kinds(rows) == kinds(rows) == both
+    assert _has_kinds(tmp_path, DAY)
+    assert kinds(none) == both[1:], "what is no longer so goes"

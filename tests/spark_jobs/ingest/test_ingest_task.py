@@ -14,6 +14,7 @@ from dispatch_core.recording import parquet
 from spark_jobs.ingest.ingest_task import stage_files
 from spark_jobs.ingest.sorted_runs import not_runs
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
 from spark_jobs.replay.replay_task import replay_dispatchers
 from spark_jobs.warehouse import staging
 
@@ -59,7 +60,7 @@ def test_a_log_in_several_files_is_no_exchange_and_replays_as_in_one(
                 dispatcher
                 | {"event_files": files_of["consumer_events"], "message_files": files_of["messages"]}
             ],
-            folder / "replayed",
+            Location.of(folder / "replayed"),
             day,
         )
         assert not any(row.get("not_judged_reason") for row in rows)

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch_core.recording.schema import EVENTS, MESSAGES
+from dispatch_core.recording.stored_files import parquet_rows
 from spark_jobs.ingest.messages_ahead import HighestNamed, highest_of, published_ahead, stage_named
 from spark_jobs.intervals import Interval, interval
-from spark_jobs.warehouse.contracts import StagedFile
+from spark_jobs.location import Location
+from spark_jobs.warehouse.delta_tables import write_rows
 
 HOUR = interval("2026-11-21T00:00:00", "2026-11-21T01:00:00")
 END_MS = HOUR.end_us // 1000
@@ -99,10 +100,9 @@ def test_of_the_messages_ahead_those_up_to_the_highest_position_are_staged_in_or
     for number, rows in enumerate(
         (messages(("u", 4, 9), ("t", 7, 5)), messages(("t", 6, 7), ("t", 8, 8), ("v", 0, 1)))
     ):
-        path = tmp_path / f"{number}.parquet"
-        pq.write_table(rows, path)
-        files.append(StagedFile("messages_ahead", path, rows.num_rows))
-    (staged,) = stage_named(files, {("c", "t"): (3, 7), ("c", "u"): (3, 4)}, tmp_path)
-    rows = pq.read_table(staged.path).to_pylist()
+        files.append(write_rows(tmp_path, "messages_ahead", HOUR, rows, f"{number:05d}"))
+    highest = {("c", "t"): (3, 7), ("c", "u"): (3, 4)}
+    (staged,) = stage_named(files, highest, Location.of(tmp_path), HOUR)
+    rows = parquet_rows(staged.path.url).to_pylist()
     assert [(row["topic"], row["entry_id"]) for row in rows] == [("t", 6), ("t", 7), ("u", 4)]
-    assert stage_named(files, {("c", "t"): (3, 5)}, tmp_path) == []
+    assert stage_named(files, {("c", "t"): (3, 5)}, Location.of(tmp_path), HOUR) == []

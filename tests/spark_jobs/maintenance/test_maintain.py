@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -20,8 +17,16 @@ from spark_jobs.intervals import Interval, interval
 from spark_jobs.maintenance import maintain
 from spark_jobs.maintenance.retention import REMADE_TABLES, ChecksumError, Retention
 from spark_jobs.pull.pull_logs import landed_files, pull
-from spark_jobs.warehouse.contracts import StagedFile, file_schema
-from spark_jobs.warehouse.delta_tables import read_table, record_run, replace_interval, stage_run, table_path
+from spark_jobs.warehouse.contracts import file_schema
+from spark_jobs.warehouse.delta_tables import (
+    Publication,
+    all_files,
+    read_table,
+    record_run,
+    replace_interval,
+    table_path,
+    write_rows,
+)
 
 DAY, NEXT = interval("2026-11-21"), interval("2026-11-22T06:00:00", "2026-11-22T12:00:00")
 NOW = datetime.now(UTC) + timedelta(days=100)
@@ -35,13 +40,14 @@ def nothing(kind: pa.DataType) -> object:
     return {"string": "", "binary": b"", "bool": False, "double": 0.0}.get(str(kind), 0)
 
 
-def fill(home: Path, name: str, span: Interval, rows: int) -> None:
+def fill(home: Path, name: str, span: Interval, rows: int, run: Publication | None = None) -> None:
     """Some rows of a table for an interval, in the place of earlier ones."""
     contract = file_schema(name)
     empty = {column.name: None if column.nullable else nothing(column.type) for column in contract}
-    path = home / f"staged-{time.monotonic_ns()}.parquet"
-    pq.write_table(pa.Table.from_pylist([empty] * rows, schema=contract), path)
-    replace_interval(home / "warehouse", name, span, [StagedFile(name, path, rows)])
+    table = pa.Table.from_pylist([empty] * rows, schema=contract)
+    replace_interval(
+        home / "warehouse", name, span, [write_rows(home / "warehouse", name, span, table)], run=run
+    )
 
 
 def worked(home: Path, span: Interval) -> None:
@@ -78,7 +84,7 @@ def test_landed_files_are_what_was_landed_until_a_byte_changes(tmp_path: Path) -
     with pytest.raises(ChecksumError, match=r"(?s)1 of 2 landed files.*messages\.jsonl") as failure:
         maintain.verify(landing)
     assert str(path) in str(failure.value)
-    path.unlink()
+    path.delete()
     with pytest.raises(ChecksumError, match="is missing"):
         maintain.verify(landing)
 
@@ -104,33 +110,32 @@ def test_a_dry_run_tells_the_same_and_removes_nothing(home: Path) -> None:
     assert {kind: wet["removed"][kind] for kind in dry["removed"]} == dry["removed"]
 
 
-def test_an_interval_that_a_run_is_at_work_on_is_left_alone(home: Path) -> None:
+def test_a_run_at_work_on_an_interval_publishes_after_its_rows_were_removed(home: Path) -> None:
+    run = Publication.begin(home / "warehouse", DAY, ["deliveries"])
     keep = Retention(results=90, pages=None, what_if=None, unreachable=None)
-    program = (
-        "import sys, pathlib\nfrom spark_jobs.intervals import interval\n"
-        "from spark_jobs.warehouse.delta_tables import stage_run\n"
-        "with stage_run(pathlib.Path(sys.argv[1]), 'replay', interval('2026-11-21')):\n"
-        "    print('at work', flush=True)\n    sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(home / "warehouse")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdin is not None
-        assert other.stdout.readline() == "at work\n"
-        summary = maintain.retain(home, keep, now=NOW)
-        other.stdin.close()
-    assert summary["left_alone"] == ["the interval 2026-11-21"]
-    assert rows(home, "deliveries", DAY) == 3
-    assert rows(home, "deliveries", NEXT) == 0
+    assert maintain.retain(home, keep, now=NOW)["left_alone"] == []
+    assert rows(home, "deliveries", DAY) == 0
+    fill(home, "deliveries", DAY, 4, run)
+    assert rows(home, "deliveries", DAY) == 4
+
+
+def test_a_file_that_a_run_has_staged_stays_until_it_is_old(home: Path) -> None:
+    table = pa.Table.from_pylist([], schema=file_schema("waits"))
+    staged = write_rows(home / "warehouse", "waits", DAY, table)
+    fill(home, "waits", NEXT, 1)
+    keep = Retention(results=None, pages=None, what_if=None, unreachable=2)
+    maintain.retain(home, keep)
+    assert staged.path.exists()
+    long_ago = time.time() - 3 * 86_400
+    os.utime(staged.path.url, (long_ago, long_ago))
+    maintain.retain(home, keep)
+    assert not staged.path.exists()
+    assert len(all_files(home / "warehouse", "waits")) == 1
 
 
 def test_files_of_earlier_versions_and_dead_writers_go_and_every_row_stays(home: Path) -> None:
     """Paths have characters that are encoded in Delta's log; a file in use must not be taken for an unreachable one."""
-    table = table_path(home / "warehouse", "consumer_events")
+    table = home / "warehouse" / "consumer_events"
     partition = next(folder for folder in table.iterdir() if folder.name.startswith("interval_start="))
     orphan = partition / "part-of-a-killed-writer.zstd.parquet"
     shutil.copy(next(partition.glob("*.parquet")), orphan)
@@ -144,7 +149,7 @@ def test_files_of_earlier_versions_and_dead_writers_go_and_every_row_stays(home:
     assert (rows(home, "consumer_events", DAY), rows(home, "consumer_events", NEXT)) == (3, 3)
     left = len(list(table.rglob("part-*.parquet")))
     assert left < files
-    live = [Path(uri).name for uri in DeltaTable(table).file_uris()]
+    live = [Path(uri).name for uri in DeltaTable(str(table)).file_uris()]
     assert {path.name for path in table.rglob("part-*.parquet")} >= set(live)
 
 
@@ -174,21 +179,18 @@ def test_landed_files_that_were_replaced_go_and_those_in_use_stay(tmp_path: Path
     summary = maintain.retain(tmp_path, keep, now=NOW)
     assert summary["removed"] == {"landed files that were replaced": 1}
     [(_name, landed)] = landed_files(tmp_path / "landing", DAY)
-    assert landed.read_text(encoding="utf-8") == '{"b": 22}\n'
+    assert landed.read_text() == '{"b": 22}\n'
     assert maintain.verify(tmp_path / "landing")["files"] == 1
 
 
-def test_staged_files_of_runs_that_ended_long_ago_go_and_those_of_a_living_run_stay(tmp_path: Path) -> None:
-    warehouse = tmp_path / "warehouse"
-    dead = warehouse / "_staging" / "replay-2026-11-20" / "dead"
-    dead.mkdir(parents=True)
-    (dead / "rows.parquet").write_text("x", encoding="utf-8")
+def test_what_runs_noted_for_their_tasks_goes_when_it_is_old(tmp_path: Path) -> None:
+    for name in ("groups-2026-11-20/dead", "run-2026-11-20-1"):
+        (tmp_path / "warehouse" / "_staging" / name).mkdir(parents=True)
+        (tmp_path / "warehouse" / "_staging" / name / "plan.json").write_text("{}", encoding="utf-8")
     keep = Retention(results=None, pages=None, what_if=None, unreachable=30)
-    with stage_run(warehouse, "replay", DAY) as staging:
-        summary = maintain.retain(tmp_path, keep, now=NOW)
-        assert staging.is_dir()
-    assert summary["removed"] == {"staged files": 1}
-    assert not dead.exists()
+    assert maintain.retain(tmp_path, keep)["removed"] == {}
+    assert maintain.retain(tmp_path, keep, now=NOW)["removed"] == {"staged files": 2}
+    assert list((tmp_path / "warehouse" / "_staging").rglob("*.json")) == []
 
 
 def test_run_metadata_is_joined_and_keeps_its_rows(tmp_path: Path) -> None:
@@ -196,12 +198,12 @@ def test_run_metadata_is_joined_and_keeps_its_rows(tmp_path: Path) -> None:
         worked(tmp_path, DAY)
     warehouse = tmp_path / "warehouse"
     before = read_table(warehouse, "run_metadata").num_rows
-    summary = maintain.compact(warehouse)
+    summary = maintain.compact(tmp_path)
     assert summary["files_joined"] == 40
     assert summary["checkpoints"] == ["run_metadata"]
     assert read_table(warehouse, "run_metadata").num_rows == before == 40
-    assert len(DeltaTable(table_path(warehouse, "run_metadata")).file_uris()) < 5
-    assert maintain.compact(warehouse) == summary | {"files_joined": 0, "checkpoints": []}
+    assert len(DeltaTable(table_path(warehouse, "run_metadata").url).file_uris()) < 5
+    assert maintain.compact(tmp_path) == summary | {"files_joined": 0, "checkpoints": []}
 
 
 def test_the_command_says_what_is_wrong_and_ends_with_two(tmp_path: Path, capsys) -> None:

@@ -1,15 +1,17 @@
 """Files of a landing folder that are not as they were written: each says so by its name, and stops nothing else."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
-from spark_jobs.intervals import IntervalError, interval
-from spark_jobs.pull import segment_surveys, segments
-from spark_jobs.pull.copying import Journal
+from spark_jobs.intervals import Interval, IntervalError, interval
+from spark_jobs.pull import segments
 from spark_jobs.pull.hours_survey import Survey, survey
 from spark_jobs.pull.pull_logs import landed_files, pull
+from spark_jobs.pull.segment_surveys import _surveys_in, known_surveys, surveyed
 from spark_jobs.pull.segments import LandedInterval, LandingError, Segment
 
 SEGMENT = Segment("rec/events.jsonl", "a" * 64, 5, "mark", grown_from="b" * 64)
@@ -48,10 +50,43 @@ def test_an_odd_catalogue_is_named(tmp_path, text):
         segments.read_catalogue(tmp_path)
 
 
+def earlier_home(landing: Path, **change: object) -> Path:
+    """A landing as an earlier version wrote it; the manifest with changed values."""
+    stored = landing / "segments" / SEGMENT.sha256 / "events.jsonl"
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(b"line\n")
+    catalogue = {"version": 1, "pulled": [{"sources": ["/s"], "files": [asdict(SEGMENT)]}]}
+    (landing / segments.CATALOGUE).write_text(json.dumps(catalogue))
+    manifest = {
+        "version": 2,
+        "interval_start": SPAN.start.isoformat(),
+        "interval_end": SPAN.end.isoformat(),
+        "role": "run",
+        "sources": ["/s"],
+    }
+    path = landing / SPAN.name / segments.MANIFEST
+    path.parent.mkdir()
+    path.write_text(json.dumps(manifest | change))
+    return path
+
+
+def test_a_landing_of_an_earlier_version_is_read_and_taken_over_by_the_first_change(tmp_path):
+    earlier_home(tmp_path)
+    assert segments.landed_intervals(tmp_path) == [LandedInterval(SPAN, "run", ("/s",))]
+    ((name, place),) = landed_files(tmp_path, SPAN)
+    assert (name, place.read_bytes()) == (SEGMENT.name, b"line\n")
+    following = interval("2026-11-22")
+    segments.write_interval(tmp_path, LandedInterval(following, "run", ("/s",)))
+    segments.update_catalogue(tmp_path, lambda catalogue: catalogue)
+    (tmp_path / segments.CATALOGUE).unlink()
+    (tmp_path / SPAN.name / segments.MANIFEST).unlink()
+    assert [landed.span for landed in segments.landed_intervals(tmp_path)] == [SPAN, following]
+    assert landed_files(tmp_path, SPAN) == landed_files(tmp_path, following)
+
+
 @pytest.mark.parametrize("text", [text for text in ODD_FILES if text != '{"version": 1}'])
 def test_an_odd_manifest_is_named(tmp_path, text):
-    segments.write_interval(tmp_path, LandedInterval(SPAN, "run", ("/s",)))
-    (segments.interval_folder(tmp_path, SPAN) / segments.MANIFEST).write_text(text)
+    earlier_home(tmp_path).write_text(text)
     with pytest.raises(LandingError, match=segments.MANIFEST):
         segments.landed_intervals(tmp_path)
 
@@ -60,38 +95,37 @@ def test_an_odd_manifest_is_named(tmp_path, text):
     "change", [{"role": "boss"}, {"sources": "/s"}, {"sources": [1]}, {"interval_end": 5}]
 )
 def test_a_manifest_with_an_odd_value_is_named(tmp_path, change):
-    segments.write_interval(tmp_path, LandedInterval(SPAN, "run", ("/s",)))
-    path = segments.interval_folder(tmp_path, SPAN) / segments.MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    earlier_home(tmp_path, **change)
     with pytest.raises(LandingError, match="not as this code writes it"):
         segments.landed_intervals(tmp_path)
 
 
-def test_lines_of_a_journal_that_are_no_segments_are_passed_over(tmp_path):
-    (tmp_path / "segments").mkdir()
-    journal = Journal(tmp_path, ["/s"])
-    journal.add(SEGMENT)
-    with journal._path.open("ab") as stream:
-        for odd in (
-            b"[" * 100_000,
-            b'{"name": []}',
-            b'{"name":"x","sha256":5,"size_bytes":1}',
-            b"\xff",
-            b"9" * 5000,
-        ):
-            stream.write(odd + b"\n")
-    journal.add(replace(SEGMENT, name="rec/other.jsonl"))
-    assert set(journal.read()) == {"rec/events.jsonl", "rec/other.jsonl"}
+def test_segments_and_intervals_that_several_processes_add_are_all_there(tmp_path):
+    spans = [interval(f"2026-11-{day}") for day in range(10, 18)]
+
+    def add(span: Interval) -> None:
+        segments.write_interval(tmp_path, LandedInterval(span, "run", (span.name,)))
+        files = {SEGMENT.name: SEGMENT}
+        segments.update_catalogue(tmp_path, lambda catalogue: {**catalogue, (span.name,): files})
+
+    with ThreadPoolExecutor(len(spans)) as pool:
+        list(pool.map(add, spans))
+    assert [landed.span for landed in segments.landed_intervals(tmp_path)] == spans
+    assert set(segments.read_catalogue(tmp_path)) == {(span.name,) for span in spans}
 
 
-@pytest.mark.parametrize(
-    "text", [*ODD_FILES, '{"version":1,"hours":[],"untimed":Infinity,"carries":0,"complete":0}']
-)
-def test_an_odd_survey_is_made_anew(tmp_path, text):
-    path = segment_surveys.about_path(tmp_path, SEGMENT)
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    assert segment_surveys.known_survey(tmp_path, SEGMENT) is None
+def test_a_survey_is_made_once_and_one_of_another_version_again(tmp_path, monkeypatch):
+    place = segments.stored_at(tmp_path, "0a", "rec/events.jsonl")
+    place.write_bytes(b'{"seq":1,"t_us":1,"kind":"end"}\n')
+    segment = replace(SEGMENT, size_bytes=32, token="0a", grown_from=None)
+    ((_segment, made),) = surveyed(None, tmp_path, [segment])
+    assert known_surveys(tmp_path) == {(segment.sha256, "events.jsonl"): made}
+    place.write_bytes(b"other")
+    assert surveyed(None, tmp_path, [segment]) == [(segment, made)]
+    monkeypatch.setattr("spark_jobs.pull.hours_survey.SURVEY_VERSION", 99)
+    _surveys_in.cache_clear()
+    assert surveyed(None, tmp_path, [segment]) != [(segment, made)]
+    _surveys_in.cache_clear()
 
 
 def test_a_time_that_no_calendar_has_is_none(tmp_path):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
-import hashlib
 import os
 import shutil
 import threading
@@ -16,9 +14,17 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.intervals import IntervalError, interval, parse_moment
+from spark_jobs.location import Location
 from spark_jobs.pull.copying import CopyError, Journal
 from spark_jobs.pull.pull_logs import PullError, landed_files, pull
-from spark_jobs.pull.segments import LandingError, Segment, landed_intervals, landing_lock, write_interval
+from spark_jobs.pull.segments import (
+    LandingError,
+    Segment,
+    copied_segments,
+    landed_intervals,
+    read_catalogue,
+    write_interval,
+)
 
 DAY = interval("2026-11-21")
 SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
@@ -36,6 +42,11 @@ def source(tmp_path: Path) -> Path:
 
 def landed(landing: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in landed_files(landing, DAY)}
+
+
+def contents(landing: Path) -> dict[Path, bytes]:
+    """All files of the landing, tables too."""
+    return {path: path.read_bytes() for path in landing.rglob("*") if path.is_file()}
 
 
 def test_lands_log_files_under_the_sources_name(source: Path, tmp_path: Path) -> None:
@@ -63,11 +74,11 @@ def test_pulling_again_copies_nothing_and_changes_nothing(source: Path, tmp_path
     landing = tmp_path / "landing"
     old(source)
     first = pull(source, landing, DAY.start)
-    before = {path: path.read_bytes() for path in landing.rglob("*.json")}
+    before = contents(landing)
     again = pull(source, landing, DAY.start)
     assert (first["copied_files"], again["copied_files"]) == (2, 0)
     assert again["digest"] == first["digest"]
-    assert {path: path.read_bytes() for path in landing.rglob("*.json")} == before
+    assert contents(landing) == before
 
 
 def test_intervals_share_what_they_were_landed_from(source: Path, tmp_path: Path) -> None:
@@ -79,7 +90,17 @@ def test_intervals_share_what_they_were_landed_from(source: Path, tmp_path: Path
     assert landed_files(tmp_path / "landing", following) == landed_files(tmp_path / "landing", DAY)
     stored = [path for path in (tmp_path / "landing" / "segments").rglob("*") if path.is_file()]
     assert len(stored) == 2
-    assert all(path.parent.name == hashlib.sha256(path.read_bytes()).hexdigest() for path in stored)
+
+
+def test_the_same_contents_of_another_source_are_kept_once(source: Path, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    pull(source, landing, DAY.start)
+    shutil.copytree(source, tmp_path / "copied logs")
+    pull(tmp_path / "copied logs", landing, "2026-11-22")
+    tokens = [{file.token for file in files.values()} for files in read_catalogue(landing).values()]
+    assert len(tokens) == 2
+    assert tokens[0] == tokens[1]
+    assert len([path for path in (landing / "segments").rglob("*") if path.is_file()]) == 2
 
 
 def test_what_went_is_kept_and_what_changed_is_replaced_both_by_name(source: Path, tmp_path: Path) -> None:
@@ -188,14 +209,13 @@ def test_an_interval_that_overlaps_another_run_is_refused_and_history_gives_way(
 ) -> None:
     landing = tmp_path / "landing"
     pull(source, landing, DAY.start)
-    before = {path: path.read_bytes() for path in landing.rglob("*.json")}
+    before = contents(landing)
     with pytest.raises(PullError, match=r"overlaps 2026-11-21T00:00:00\+00:00 to 2026-11-22.*count twice"):
         pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
-    assert {path: path.read_bytes() for path in landing.rglob("*.json")} == before
+    assert contents(landing) == before
 
     (landed,) = landed_intervals(landing)
-    with landing_lock(landing):
-        write_interval(landing, replace(landed, role="history"))
+    write_interval(landing, replace(landed, role="history"))
     pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
     assert [(other.span.name, other.role) for other in landed_intervals(landing)] == [
         ("2026-11-21", "retired"),
@@ -279,23 +299,6 @@ def test_a_landing_that_was_never_pulled_or_lost_a_file_says_so(source: Path, tm
     assert landed(landing)["my logs/run-1/messages.jsonl"] == b'{"a":1}\n'
 
 
-def test_leftovers_of_a_pull_that_died_are_swept_and_those_of_a_living_one_left(
-    source: Path, tmp_path: Path
-) -> None:
-    store = tmp_path / "landing" / "segments"
-    for name in ("dead", "alive"):
-        (store / f".incoming-{name}").mkdir(parents=True)
-        (store / f".incoming-{name}" / "copy").write_bytes(b"x")
-        os.utime(store / f".incoming-{name}", ns=(10**18, 10**18))
-    handle = os.open(store / ".incoming-alive", os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    try:
-        pull(source, tmp_path / "landing", DAY.start)
-    finally:
-        os.close(handle)
-    assert [path.name for path in store.glob(".incoming-*")] == [".incoming-alive"]
-
-
 def test_moments_and_intervals() -> None:
     assert parse_moment("2026-11-21") == datetime(2026, 11, 21, tzinfo=UTC)
     assert parse_moment("2026-11-21T02:00:00+02:00") == datetime(2026, 11, 21, tzinfo=UTC)
@@ -323,26 +326,27 @@ def test_a_pull_that_failed_is_taken_up_where_it_ended(source: Path, tmp_path: P
         pull([source, _Watched(bad, rewrite)], landing, DAY.start)
     with pytest.raises(PullError, match="run pull first"):
         landed_files(landing, DAY)
-    (journal,) = (landing / "segments").glob(".pulling-*.jsonl")
-    had = len(journal.read_text().splitlines())
-    journal.write_text(journal.read_text() + '{"name": "half a li')
+    sources = str(source), str(bad)
+    had = len(copied_segments(landing, sources))
+    assert read_catalogue(landing) == {}
     summary = pull([source, _Watched(bad, lambda: None)], landing, DAY.start)
     assert 0 < had <= 22
     assert summary["files"] == 23
     assert summary["copied_files"] == 23 - had
     assert landed(landing)["my logs/events-0007.jsonl"] == b'{"n":7}\n'
-    assert not list((landing / "segments").glob(".pulling-*"))
+    assert copied_segments(landing, sources) == {}
 
 
 def test_what_a_pull_that_failed_had_copied_and_then_was_lost_is_copied_again(
     source: Path, tmp_path: Path
 ) -> None:
     landing, names = tmp_path / "landing", ("s",)
-    (landing / "segments").mkdir(parents=True)
-    Journal(landing, names).add(Segment("a.jsonl", "0" * 64, 5, "mark"))
-    segment = Journal(landing, names).read()["a.jsonl"]
-    assert (segment.size_bytes, segment.is_whole(landing)) == (5, False)
-    assert Journal(landing, ("t",)).read() == {}
+    journal = Journal(Location.of(landing), names)
+    journal.add(Segment("a.jsonl", "0" * 64, 5, "mark"))
+    journal.note()
+    segment = Journal(Location.of(landing), names).read()["a.jsonl"]
+    assert (segment.size_bytes, segment.path(landing).exists()) == (5, False)
+    assert Journal(Location.of(landing), ("t",)).read() == {}
 
 
 def test_files_are_copied_several_at_a_time(tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ from spark_jobs.replay import command as replay_command
 from spark_jobs.replay import replay_groups
 from spark_jobs.replay.replay_groups import discard, fold_group, plan, publish_groups, run_folder
 from spark_jobs.replay.replay_interval import InputsChangedError, ReplayError
-from spark_jobs.warehouse.delta_tables import read_table, record_run, replace_interval
+from spark_jobs.warehouse.delta_tables import (
+    PublishedMeanwhileError,
+    all_files,
+    read_table,
+    record_run,
+    replace_interval,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +38,15 @@ DAY = interval("2026-11-21")
 
 def tables_of(warehouse: Path) -> dict[str, list[str]]:
     return {name: sorted(map(repr, read_table(warehouse, name).to_pylist())) for name in REPLAY_TABLES}
+
+
+def data_files_of(warehouse: Path) -> set[str]:
+    """All data files of the result tables, of commits or not."""
+    return {str(path) for name in REPLAY_TABLES for path in (warehouse / name).rglob("part-*.parquet")}
+
+
+def live_files(warehouse: Path) -> set[str]:
+    return {path for name in REPLAY_TABLES for path in all_files(warehouse, name)}
 
 
 @pytest.fixture
@@ -49,6 +64,7 @@ def test_groups_of_two_runs_give_the_tables_of_one_replay_each(
 ) -> None:
     monkeypatch.setattr(replay_groups, "EVENTS_PER_TASK", 1_000)
     whole = tables_of(sample.warehouse)
+    before = data_files_of(warehouse)
     planned = plan(spark, warehouse, DAY, "run one", groups=3, limits=LimitRules())
     assert sum(group["dispatchers"] for group in planned["groups"]) == planned["dispatchers"] == 5
     assert [group["group"] for group in planned["groups"]] == [0, 1, 2]
@@ -61,16 +77,22 @@ def test_groups_of_two_runs_give_the_tables_of_one_replay_each(
     for group in (1, 2, 0):  # one of them a second time
         fold_group(spark, warehouse, DAY, "run one", group)
     summary = publish_groups(warehouse, DAY, "run one")
+    published_first = live_files(warehouse)
     assert tables_of(warehouse) == whole
     assert summary["rows"] == sample.summaries["replay"]["rows"]
     assert publish_groups(warehouse, DAY, "run one") == summary, "asked again, it does nothing"
 
     fold_group(spark, warehouse, DAY, "another run", 0)
-    publish_groups(warehouse, DAY, "another run")
+    with pytest.raises(PublishedMeanwhileError, match="another run published deliveries of 2026-11-21"):
+        publish_groups(warehouse, DAY, "another run")
+    plan(spark, warehouse, DAY, "third run", groups=1, limits=LimitRules())
+    fold_group(spark, warehouse, DAY, "third run", 0)
+    publish_groups(warehouse, DAY, "third run")
     assert tables_of(warehouse) == whole
-    for run in ("run one", "another run"):
+    for run in ("run one", "another run", "third run"):
         discard(warehouse, DAY, run)
         assert not run_folder(warehouse, DAY, run).exists()
+    assert data_files_of(warehouse) - before <= {*live_files(warehouse), *published_first}
 
 
 def test_what_was_ingested_since_the_plan_is_not_passed_over(
@@ -106,11 +128,8 @@ def test_a_plan_for_nothing_and_a_step_that_is_none(
 
 def test_what_runs_left_long_ago_is_swept_by_a_plan(spark: SparkSession, warehouse: Path) -> None:
     for run in ("old", "new"):
-        folder = run_folder(warehouse, DAY, run)
-        (folder / "group-0").mkdir(parents=True)
-        (folder / "plan.json").write_text("{}")
-    for path in (*run_folder(warehouse, DAY, "old").rglob("*"), run_folder(warehouse, DAY, "old")):
-        os.utime(path, ns=(10**18, 10**18))
+        (run_folder(warehouse, DAY, run) / "plan.json").write_text("{}")
+    os.utime((run_folder(warehouse, DAY, "old") / "plan.json").url, ns=(10**18, 10**18))
     plan(spark, warehouse, DAY, "run", groups=1, limits=LimitRules())
     assert not run_folder(warehouse, DAY, "old").exists()
     assert run_folder(warehouse, DAY, "new").exists()

@@ -17,6 +17,7 @@ from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import replay_log
 from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
 from spark_jobs.replay.replay_task import replay_dispatchers
 from spark_jobs.warehouse.contracts import conform, file_schema
 from tests.dispatch_core.logs_without_trace import stripped
@@ -44,7 +45,7 @@ def replayed(folder: Path, *logs: DispatcherLog) -> tuple[dict[str, list[Any]], 
         dispatcher[{"consumer_events": "event_files", "messages": "message_files"}[name]] = [str(path)]
     staging = folder / "staging"
     staging.mkdir()
-    staged = replay_dispatchers([dispatcher], staging, DAY)
+    staged = replay_dispatchers([dispatcher], Location.of(staging), DAY)
     tables = {row["table"]: pq.read_table(row["path"]).to_pylist() for row in staged if row["table"]}
     return tables, next(row["not_judged_reason"] for row in staged if not row["table"])
 
@@ -170,7 +171,7 @@ def outcomes(folder: Path, log: DispatcherLog) -> list[dict[str, Any]]:
         dispatcher[{"consumer_events": "event_files", "messages": "message_files"}[name]] = [str(path)]
     staging = folder / "staging"
     staging.mkdir()
-    return [row for row in replay_dispatchers([dispatcher], staging, DAY) if not row["table"]]
+    return [row for row in replay_dispatchers([dispatcher], Location.of(staging), DAY) if not row["table"]]
 
 
 def test_a_log_that_is_replayed_as_a_whole_says_why(log: DispatcherLog, tmp_path: Path) -> None:
@@ -197,5 +198,7 @@ def test_a_replay_that_fails_is_reported_and_not_tried_in_another_way(
     (outcome,) = outcomes(tmp_path / "x", stripped(log))
     assert "RuntimeError: no such rule" in outcome["not_judged_reason"]
     assert outcome["whole_log_reason"] is None
-    state = pq.read_table(sorted((tmp_path / "x" / "staging").glob("*dispatcher_state*"))[0]).to_pylist()
+    state = pq.read_table(
+        next((tmp_path / "x" / "staging" / "dispatcher_state").rglob("*.parquet"))
+    ).to_pylist()
     assert [row["not_judged_reason"] for row in state] == [outcome["not_judged_reason"]]
