@@ -40,7 +40,7 @@ conformance: setup ## Compare with the recordings and vectors in ../shared, if t
 browser: setup ## Test reports in a headless Chromium, which must be installed (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/browser $(ARGS)
 
-test-stack: ## Test the services of docker-compose.yml natively: Postgres, a Spark cluster, S3, mail, kill -9 (needs postgresql)
+test-stack: ## Test the services of docker-compose.yml natively: Postgres, a Spark cluster, S3, mail, kill -9 (needs postgresql, versitygw)
 	@DISPATCH_AUDIT_EXTRAS=stack,stack-test PYTHON='$(PYTHON)' .ci/setup
 	@$(WITH_ENV) exec .ci/stack $(ARGS)
 
