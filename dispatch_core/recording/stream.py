@@ -685,7 +685,7 @@ class _Messages:
         return pa.concat_tables(again) if again else None
 
     def stored_until_us(self) -> int:
-        """When the next entry was stored, by its publish time, microseconds; ``EVERY_ENTRY_US`` = there is none."""
+        """Time at which the next entry was stored, by its publish time, microseconds; ``EVERY_ENTRY_US`` = there is none."""
         if self._set_aside is None:
             self._set_aside = self._next()
         if self._set_aside is None:

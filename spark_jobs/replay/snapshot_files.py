@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -31,6 +31,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import dispatch_core
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording import schema
@@ -38,7 +39,7 @@ from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.stored_files import parquet_file, parquet_rows
 from dispatch_core.recording.stream import rows_behind
 from dispatch_core.replay import snapshots
-from dispatch_core.replay.snapshots import KeptState, ReplayState, StateKeeper, core_digest, decoded
+from dispatch_core.replay.snapshots import KeptState, ReplayState, StateKeeper, decoded
 from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
 from spark_jobs.location import Location
@@ -142,6 +143,16 @@ class SnapshotWriter:
         with suppress(OSError, pa.ArrowException):
             self._stream.close()
         self._path.delete()
+
+
+@cache
+def core_digest() -> str:
+    """Return a digest of the code of the core: a snapshot holds for the code that wrote it alone."""
+    root = Path(str(dispatch_core.__file__)).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
 
 
 def snapshot_key(ledger: Ledger, span: Interval, settings: str) -> str:

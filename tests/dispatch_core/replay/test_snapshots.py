@@ -99,6 +99,12 @@ def test_a_state_is_written_again_as_it_was_read(kept: bytes) -> None:
     assert again.cut.reached == decoded(kept).cut.reached
 
 
+def _naming(module: str, name: str) -> bytes:
+    """A pickle that names something of a module, as protocol 4 does."""
+    words = b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name))
+    return b"\x80\x04" + words + b"\x93."
+
+
 class Evil:
     """Would run a program when it is unpickled."""
 
@@ -116,6 +122,22 @@ class Evil:
         (zstandard.compress(pickle.dumps(Evil())), "names subprocess.check_output, which no state holds"),
         (zstandard.compress(pickle.dumps(getattr)), "names builtins.getattr, which no state holds"),
         (zstandard.compress(pickle.dumps(Path("x"))), "which no state holds"),
+        (
+            zstandard.compress(_naming("dispatch_core.replay.log_files", "json.loads")),
+            "names dispatch_core.replay.log_files.json",
+        ),
+        (
+            zstandard.compress(_naming("dispatch_core.replay.log_files", "json")),
+            "names dispatch_core.replay.log_files.json",
+        ),
+        (
+            zstandard.compress(_naming("dispatch_core.recording.writer", "RecordingFiles")),
+            "which no state holds",
+        ),
+        (
+            zstandard.compress(_naming("dispatch_core.replay.log_files", "replay_files")),
+            "which no state holds",
+        ),
     ],
 )
 def test_bytes_that_hold_no_state_are_refused(data: bytes, why: str) -> None:
