@@ -123,7 +123,7 @@ def _cut(name: str, number: int, log: DispatcherLog, line: int, whole: WholeAudi
 
 def _verdict(audit: WholeAudit, log: DispatcherLog) -> str:
     assumptions = Assumptions.of(log, None)
-    seen = _seen(audit, log, DEFAULT_LIMITS, assumptions)
+    seen = _seen(audit, log, DEFAULT_LIMITS)
     return overall(
         verdicts(
             audit.anomalies, subscription_type=subscription_type(log), seen=seen, assumptions=assumptions
