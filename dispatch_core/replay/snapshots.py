@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import zstandard
 
+from dispatch_core.arrays.batches import no_rows
 from dispatch_core.errors import SnapshotError
+from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.stream import Cut, Incarnation
 
 if TYPE_CHECKING:
@@ -133,12 +135,16 @@ class StateKeeper:
 
 
 class _Writer(pickle.Pickler):
-    """Pickles bound methods as what they are: a name of an object of the core."""
+    """Pickles bound methods as a name of an object of the core, and logs without their lines, which are kept apart."""
 
     def reducer_override(self, obj: Any) -> Any:
         """See ``pickle.Pickler``."""
         if isinstance(obj, MethodType):
             return _method, (obj.__self__, obj.__name__)
+        if isinstance(obj, DispatcherLog):
+            # A table of a few lines may be a view of a large one, which would be pickled as a whole.
+            bare = replace(obj, events=no_rows(obj.events.schema), messages=no_rows(obj.messages.schema))
+            return bare.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return NotImplemented
 
 
