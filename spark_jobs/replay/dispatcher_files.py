@@ -15,7 +15,8 @@ from dispatch_core.recording import schema
 from dispatch_core.recording.stored_files import parquet_file
 from dispatch_core.times import micros
 from spark_jobs.intervals import Interval
-from spark_jobs.replay.snapshot_files import EarlierSnapshots, Saved
+from spark_jobs.replay.earlier_snapshots import EarlierSnapshots
+from spark_jobs.replay.snapshot_files import Saved
 from spark_jobs.warehouse.contracts import GROUP
 from spark_jobs.warehouse.delta_tables import Place, data_files, files_until
 

@@ -34,10 +34,11 @@ from spark_jobs.progress import say, tasks_done
 from spark_jobs.replay import as_of
 from spark_jobs.replay.as_of import AsOf
 from spark_jobs.replay.dispatcher_files import dispatchers
+from spark_jobs.replay.earlier_snapshots import earlier_snapshots, settings_digest, snapshot_key
 from spark_jobs.replay.lost_ends import ENDS_LOST, with_lost_ends
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
-from spark_jobs.replay.snapshot_files import WITHOUT, earlier_snapshots, settings_digest, snapshot_key
+from spark_jobs.replay.snapshot_files import WITHOUT
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse import spark_tables
 from spark_jobs.warehouse.contracts import StagedFile
