@@ -39,16 +39,21 @@ def test_calls_grow_with_the_lines(tmp_path: Path, name: str, count: int) -> Non
     assert _calls(large) < _GROWTH * _calls(small)
 
 
+def _least_s(path: Path) -> float:
+    """Return the shortest of three times that an audit takes of a processor: other work on the machine makes some longer."""
+    taken_s = []
+    for _ in range(3):
+        started_s = time.process_time()
+        _audit(path)
+        taken_s.append(time.process_time() - started_s)
+    return min(taken_s)
+
+
 @pytest.mark.parametrize("name", ["nackall", "twoholders"])
 def test_compiled_loops_grow_with_the_lines(tmp_path: Path, name: str) -> None:
     small, large = write(name, 10_000, tmp_path), write(name, 40_000, tmp_path)
     _audit(small)
-    taken_s = []
-    for path in (small, large):
-        started_s = time.process_time()
-        _audit(path)
-        taken_s.append(time.process_time() - started_s)
-    assert taken_s[1] < _GROWTH * taken_s[0]
+    assert _least_s(large) < _GROWTH * _least_s(small)
 
 
 def test_the_first_refused_lines_are_held_and_all_are_counted(tmp_path: Path) -> None:
