@@ -29,7 +29,7 @@ from tests.dispatch_core.logs_without_trace import stripped
 from tests.dispatch_core.replay.interval_cuts import random_cuts, replays
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SHARED: Final = ROOT.parent / "shared"
+SHARED: Final = (ROOT.parent / "shared").resolve()
 RESULTS: Final = ROOT / ".dispatch-audit" / "snapshots.jsonl"
 CUTS: Final = 8
 #: They take minutes each.

@@ -69,8 +69,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def pages_in(reports: Path) -> Path:
+    """The folder of the interval's pages."""
+    folder = folder_of(reports, SPAN).local
+    assert folder is not None
+    return folder
+
+
 def page_of(home: Path, topic: str) -> str:
-    return (folder_of(home / "reports", SPAN) / file_name("standalone", topic, "audit")).read_text("utf-8")
+    return (pages_in(home / "reports") / file_name("standalone", topic, "audit")).read_text("utf-8")
 
 
 def data_of(text: str) -> dict[str, dict[str, object]]:
@@ -92,7 +99,7 @@ def test_every_subscription_has_a_page_with_its_own_verdict_and_findings(home: P
 
 
 def test_the_index_lists_the_worst_first_and_hostile_names_as_text(home: Path) -> None:
-    index = (folder_of(home / "reports", SPAN) / "index.html").read_text("utf-8")
+    index = (pages_in(home / "reports") / "index.html").read_text("utf-8")
     assert index.index(">FAIL<") < index.index(">PASS<")
     for topic in (TOPIC, HOSTILE, QUIET):
         assert f'href="{file_name("standalone", topic, "audit")}"' in index
@@ -101,11 +108,11 @@ def test_the_index_lists_the_worst_first_and_hostile_names_as_text(home: Path) -
 
 
 def test_writing_again_changes_nothing_and_removes_what_is_nobodys(home: Path, tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "reports", SPAN)
+    folder = pages_in(tmp_path / "reports")
     folder.mkdir(parents=True)
     (folder / "0123.html").write_text("of a subscription that is gone")
     write_reports(home / "warehouse", SPAN, tmp_path / "reports")
-    first = {path.name: path.read_bytes() for path in folder_of(home / "reports", SPAN).iterdir()}
+    first = {path.name: path.read_bytes() for path in pages_in(home / "reports").iterdir()}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
@@ -115,8 +122,8 @@ def test_pages_do_not_depend_on_how_many_subscriptions_fit_into_memory(
 ) -> None:
     monkeypatch.setattr(report_pages, most, 1)
     write_reports(home / "warehouse", SPAN, tmp_path)
-    first = {path.name: path.read_bytes() for path in folder_of(home / "reports", SPAN).iterdir()}
-    assert {path.name: path.read_bytes() for path in folder_of(tmp_path, SPAN).iterdir()} == first
+    first = {path.name: path.read_bytes() for path in pages_in(home / "reports").iterdir()}
+    assert {path.name: path.read_bytes() for path in pages_in(tmp_path).iterdir()} == first
 
 
 @pytest.mark.parametrize("rows", [1, 1000])
@@ -146,15 +153,15 @@ def test_above_the_limit_those_that_passed_have_no_page(
     monkeypatch.setenv(LIMIT_VARIABLE, "2")
     summary = write_reports(home / "warehouse", SPAN, tmp_path)
     assert (summary["reports"], summary["dispatchers"]) == (2, 3)
-    assert not (folder_of(tmp_path, SPAN) / file_name("standalone", QUIET, "audit")).exists()
-    assert QUIET in (folder_of(tmp_path, SPAN) / "index.html").read_text("utf-8")
+    assert not (pages_in(tmp_path) / file_name("standalone", QUIET, "audit")).exists()
+    assert QUIET in (pages_in(tmp_path) / "index.html").read_text("utf-8")
     monkeypatch.setenv(LIMIT_VARIABLE, "many")
     with pytest.raises(DispatchAuditError, match="must be a number of pages"):
         write_reports(home / "warehouse", SPAN, tmp_path)
 
 
 def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
-    folder = folder_of(home / "reports", SPAN)
+    folder = pages_in(home / "reports")
     results = read_results(home / "warehouse", DAY)
     places = Places(home / "warehouse", home / "docs", folder)
     alerts = {alert.topic: alert for alert in build_alerts(results, {}, places)}
