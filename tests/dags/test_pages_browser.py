@@ -37,7 +37,8 @@ def address(server, tmp_path_factory) -> Iterator[str]:  # noqa: F811
     place = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOME_VARIABLE, str(place))
-        reports = Home.current().reports / "2026-11-21"
+        reports = place / "reports" / "2026-11-21"
+        assert Home.current().reports.local == reports.parent
         reports.mkdir(parents=True)
         (reports / NAME).write_text(page(hostile_report()), "utf-8")
         (reports / "thief.html").write_text(THIEF, "utf-8")
