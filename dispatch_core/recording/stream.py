@@ -484,9 +484,8 @@ def _cut_at(
     before, it is behind the last one: a table without rows follows.
     """
     place = None if begin is None else (begin.log, begin.part)
-    free_from: int | None = (
-        -1 if begin is not None and begin.sent else None
-    )  # ``seq``; None = nothing was sent
+    # By ``seq``; None = nothing was sent.
+    free_from: int | None = -1 if begin is not None and begin.sent else None
     last: tuple[int, bool] = (-1, False)  # ``seq`` of the line before, and whether it is a ``sent`` line
     latest_us, is_due = 0, False
     for events, *of_events in parts:
@@ -647,7 +646,7 @@ class _Messages:
         self._cut_ms = None if cut_us is None else -(-(cut_us + CLOCKS_US) // 1000)
         #: Entries published from then on are remembered: they may come again with a later interval.
         self._ahead_ms = None if cut_us is None else cut_us // 1000
-        self._ahead: list[pa.Table] = [] if begin is None else [begin.ahead]
+        self._ahead: list[pa.Table] = []  # those of before come again now, if at all
         self._known: frozenset[Position] = frozenset(
             () if begin is None else zip(*(begin.ahead[name].to_pylist() for name in _POSITION), strict=True)
         )
@@ -670,7 +669,7 @@ class _Messages:
 
     def needed_by(self, events: pa.Table) -> None:
         """Before the cut, return the entries that were stored by the time of these lines, too: they may wait then."""
-        latest_us = pc.max(events["t_us"]).as_py()
+        latest_us = None if self._cut_ms is None else pc.max(events["t_us"]).as_py()
         if self._cut_ms is not None and latest_us is not None:
             self._cut_ms = max(self._cut_ms, (latest_us + CLOCKS_US) // 1000 + 1)
 

@@ -140,8 +140,7 @@ def replays(
             "event_files": behind.events + own.events,
             "message_files": behind.messages + own.messages,
         }
-        keeper = StateKeeper(int(edges[number + 1].timestamp()) * 1_000_000 - before_end_us)
-        keeper.cut_us = (cuts_us[number] if number < len(cuts_us) else last_us) - before_end_us
+        keeper = StateKeeper((cuts_us[number] if number < len(cuts_us) else last_us) - before_end_us)
         end_us = cuts_us[number] if number < len(cuts_us) else last_us + HOUR_US
         state, refused = (None if kept is None else decoded(kept.data)), False
         try:
