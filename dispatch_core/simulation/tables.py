@@ -170,7 +170,7 @@ def message_table(log: Log, published: Published, keys: KeySpace) -> pa.Table:
         "entry_id": pa.array(entry),
         "key": _keys(published, keys),
         "producer": pa.DictionaryArray.from_arrays(
-            pa.array((numbers % PRODUCERS).astype(np.int8)), [f"producer-{p}" for p in range(PRODUCERS)]
+            pa.array((numbers % PRODUCERS).astype(np.int32)), [f"producer-{p}" for p in range(PRODUCERS)]
         ),
         "sequence_id": pa.array(numbers // PRODUCERS),
         "publish_time_ms": pa.array(published.publish_us // 1000),
@@ -235,10 +235,10 @@ class _Columns:
             "incarnation": pa.array(np.zeros(count, np.int64)),
             "seq": pa.array(np.arange(log.seq + 1, log.seq + 1 + count)),
             "t_us": pa.array(self._lines.t_us[:count].copy()),
-            "kind": pa.DictionaryArray.from_arrays(pa.array(kind.astype(np.int8)), list(kinds.NAMES)),
+            "kind": pa.DictionaryArray.from_arrays(pa.array(kind.astype(np.int32)), list(kinds.NAMES)),
             "consumer": self._consumer(),
             "ack_type": pa.DictionaryArray.from_arrays(
-                pa.array(np.zeros(count, np.int8), mask=kind != kinds.ACK), ["Individual"]
+                pa.array(np.zeros(count, np.int32), mask=kind != kinds.ACK), ["Individual"]
             ),
             **self._positions(),
             **self._added(),
@@ -336,7 +336,7 @@ class _Columns:
             )
         replay, typed = self._from({kinds.READ_DONE: "a", kinds.ROUND_BEGIN: "a"})
         columns["type"] = pa.DictionaryArray.from_arrays(
-            pa.array(replay.astype(np.int8), mask=~typed), ["Normal", "Replay"]
+            pa.array(replay.astype(np.int32), mask=~typed), ["Normal", "Replay"]
         )
         rows = np.flatnonzero(self._is(*_SELECTORS))
         columns["selector"] = self._sparse("selector", rows, [self._log.selector] * len(rows))
@@ -353,7 +353,7 @@ class _Columns:
 
 
 def _constant(text: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), [text])
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [text])
 
 
 #: Texts with few distinct values: written as a dictionary, read as plain texts.
@@ -365,6 +365,6 @@ def schema_of(content: str, *, trace: bool) -> pa.Schema:
     known, names = MESSAGES, MESSAGE_COLUMNS
     if content == "events":
         known, names = EVENTS, T_COLUMNS if trace else E_COLUMNS
-    few = {name: pa.dictionary(pa.int8(), pa.string()) for name in _FEW_VALUES}
+    few = {name: pa.dictionary(pa.int32(), pa.string()) for name in _FEW_VALUES}
     few["key"] = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([known.field(name).with_type(few.get(name, known.field(name).type)) for name in names])
