@@ -125,6 +125,22 @@ def _keys(sizes: Sizes) -> Iterator[Bar]:
     yield _compared("time per message, 10 to 1,000,000 keys", found, few.messages, many.messages, 2)
 
 
+def _slow_logs(sizes: Sizes) -> list[Log]:
+    # A day has 86,400 seconds.
+    messages = min(sizes.messages, 80_000)
+    return [TINY, *(Log(messages, ("--keys=1000", f"--rate={rate}")) for rate in (10_000, 1))]
+
+
+def _slow(sizes: Sizes) -> Iterator[Bar]:
+    """Compare time per message of a fast topic and of one with a message per second."""
+    _, fast, slow = _slow_logs(sizes)
+    with _scratch("slow") as scratch:
+        found = _both(fast, slow, scratch, sizes.times)
+    yield _compared(
+        "time per message, 10,000 to 1 message a second", found, fast.messages, slow.messages, 1.15
+    )
+
+
 def _consumers_logs(sizes: Sizes) -> list[Log]:
     many = (_ROLLING, f"--consumers={sizes.consumers}", f"--membership-changes={sizes.consumers}")
     return [TINY, Log(sizes.messages, ("--consumers=4",)), Log(sizes.messages, many)]
@@ -313,6 +329,7 @@ CASES: Final = (
     *(_of_rule(rule) for rule in RULES),
     Case("growth", _growth_logs, _growth),
     Case("keys", _keys_logs, _keys),
+    Case("slow", _slow_logs, _slow),
     Case("consumers", _consumers_logs, _consumers),
     Case("dispatchers", _dispatchers_logs, _dispatchers),
     Case("fold", lambda sizes: [TINY, replay_log(sizes)], _fold),

@@ -92,7 +92,7 @@ def differences(truth: Truth, audit: Audit) -> list[str]:
     racing = {
         (finding["consumer_names"][0], finding["key"], finding["positions"][0])
         for finding in audit.findings
-        if finding["kind"] == "out_of_order" and finding["reason"] == "request_racing"
+        if finding["kind"] == "out_of_order" and finding.get("reason") == "request_racing"
     }
     undecided = audit.promise("per_key_order") == "UNKNOWN" and not split and not backwards
     neither_can_tell = undecided and bool(racing) and racing <= doubtful and not truth.broken_keys

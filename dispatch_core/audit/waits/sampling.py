@@ -9,12 +9,13 @@ Columns of a row are named below; behind them stands the time that each reason w
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.structs import by_address
 from dispatch_core.audit.waits.reasons import REASONS, why_waiting
 from dispatch_core.broker.gates import (
     DRAINING_HASH,
@@ -100,13 +101,109 @@ UNNAMED: Final = -1
     LIMITED_BY,  # a reason for entries that no gate holds: a limit is in force; OPEN = none is
     MAYBE_LIMITED,  # 1 = a limit may hold them, and the log cannot tell
     AGAIN_BELOW,  # with a given reason: unacknowledged entries below this one are to be sent again
-) = range(21)
-NUMBERS: Final = 21
+    TICK_US,  # time between two samples; 0 = one before every step
+    NEXT_US,  # when the next sample is due
+) = range(23)
+NUMBERS: Final = 23
 
 #: Several consumers.
 _MANY: Final = -2
 #: Entries behind the read position that are looked at: of a longer backlog no more is in memory.
 MOST_AHEAD: Final = AHEAD_ROWS
+
+
+@by_address
+class BatchSamples(NamedTuple):
+    """Arrays with which a fold takes the samples of one batch that find nothing waiting, without leaving compiled code.
+
+    ``times``, ``seqs``: of each operation; ``times`` ascend. ``stored_us``, ``owed_us``, ``outstanding`` and
+    ``outstanding_at``: see ``survey``.
+    """
+
+    times: I64
+    seqs: I64
+    edges: I64  # operations before which a sample may be taken, ascending
+    since: I64  # one element: the first operation before which a sample may still be taken
+    stored_us: I64
+    owed_us: I64
+    now: I64
+    trial: I64  # scratch: ``now`` as of a sample that is being tried; empty = every sample is taken in full
+    outstanding: I32
+    outstanding_at: I64
+
+
+@compiled
+def next_look(samples: BatchSamples, at: int) -> int:
+    """Return the operation up to which to go on from ``at``: before it a sample is due, or the batch ends."""
+    due = max(_first_from(samples.times, samples.now[NEXT_US]), at, samples.since[0])
+    place = _first_from(samples.edges, due)
+    return samples.edges[place] if place < len(samples.edges) else len(samples.times)
+
+
+@compiled
+def _first_from(ascending: I64, value: int) -> int:
+    """Return the place of the first element that is ``value`` or more."""
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) // 2
+        if ascending[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def begin_sample(now: I64, seq: int, t_us: int, grace_us: int) -> None:
+    """Begin a sample before a line: note the sample before it, and when the next one is due."""
+    now[BEFORE_US], now[BEFORE_SEQ] = now[T_US], now[SEQ]
+    # a clock that goes back adds no time
+    now[T_US], now[SEQ] = max(t_us, now[T_US]), seq
+    now[GRACE_BEFORE_US], now[GRACE_US] = now[GRACE_US], grace_us
+    now[STAMP] += 1
+    now[NEXT_US] = t_us
+    if now[TICK_US] > 0:
+        now[NEXT_US] = (t_us // now[TICK_US] + 1) * now[TICK_US]
+
+
+@compiled
+def aim(st: State, now: I64, again_below: int) -> None:
+    """Set the first entry that may wait. ``again_below``: see ``AGAIN_BELOW``."""
+    now[FIRST] = st.s[MARK_DELETE] + 1
+    if now[GIVEN] >= 0:
+        now[AGAIN_BELOW] = again_below
+        if again_below <= now[FIRST]:
+            now[FIRST] = max(st.s[READ_POSITION], now[FIRST])
+
+
+@compiled
+def passes_quietly(st: State, samples: BatchSamples, at: int, again_below: int) -> bool:
+    """Take the sample before operation ``at`` if nothing waits, and nothing waited before it.
+
+    Returns False, with nothing changed, if the sample must be taken in full (``WaitTracker.sample``).
+    """
+    now, trial = samples.now, samples.trial
+    if now[OPEN_ROWS] > 0 or now[STAMP] == 0 or not len(trial):
+        return False
+    for number in range(NUMBERS):
+        trial[number] = now[number]
+    begin_sample(trial, samples.seqs[at], samples.times[at], now[GRACE_US])
+    aim(st, trial, again_below)
+    survey(
+        st,
+        samples.stored_us,
+        samples.owed_us,
+        trial,
+        samples.outstanding,
+        samples.outstanding_at,
+        samples.since[:0],
+    )
+    if trial[WAITING] > 0:
+        return False
+    for number in range(NUMBERS):
+        now[number] = trial[number]
+    samples.since[0] = at + 1
+    return True
 
 
 @compiled
@@ -349,15 +446,20 @@ def _add(rows: Rows, at: int, messages: int, lasted: int) -> None:
         rows[at, NEEDLESS_US] += messages * lasted
 
 
-def first_that_may_wait(st: State) -> int:
-    """Return the entry behind mark-delete: all before it are acknowledged."""
-    return int(st.s[MARK_DELETE]) + 1
+def no_samples(operations: int) -> BatchSamples:
+    """Make the arrays of a batch of which no samples are taken."""
+    empty, none = np.empty(0, np.int64), np.empty(0, np.int32)
+    times = np.zeros(operations, np.int64)
+    return BatchSamples(
+        times, times.copy(), empty, np.zeros(1, np.int64), *(empty,) * 2, numbers(), empty, none, empty
+    )
 
 
 def numbers() -> I64:
     """Make the numbers ``now`` before the first sample."""
     now: npt.NDArray[Any] = np.zeros(NUMBERS, np.int64)
     now[GIVEN] = now[UNKNOWN_HASH] = now[WANTED] = -1
+    now[NEXT_US] = -(1 << 62)
     return now
 
 

@@ -28,7 +28,7 @@ from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.state import I64, MARK_DELETE, NOBODY, READ_POSITION, State
+from dispatch_core.broker.state import I64, NOBODY, READ_POSITION, State
 
 __all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tick_of", "tracker_for"]
 
@@ -188,14 +188,13 @@ class WaitTracker:
     ) -> None:
         self.batched_entries = False
         self.held_by: HeldByLimits | None = None
-        self.next_us = -(1 << 62)
         self._inferred = inferred
-        self._tick_us = tick_us
         self._grace_us = grace_us
         self._long_us = long_us
         self._start_us = start_us
         self._short_waits = self._short_left = short_waits
         self._now = at_.numbers()
+        self._now[at_.TICK_US] = tick_us
         self._rows: at_.Rows = np.empty((64, at_.COLUMNS), np.int64)
         self._row_of = np.empty(0, np.int32)
         self._outstanding = np.empty(0, np.int32)
@@ -264,11 +263,11 @@ class WaitTracker:
 
     def due(self, t_us: int) -> bool:
         """Check that a sample is due before a step at ``t_us``."""
-        return t_us >= self.next_us
+        return t_us >= int(self._now[at_.NEXT_US])
 
     def stale(self, t_us: int) -> bool:
         """Check that the last sample is so old at ``t_us`` that a change is worth one before it."""
-        return 10 * (t_us - int(self._now[at_.T_US])) >= self._tick_us
+        return 10 * (t_us - int(self._now[at_.T_US])) >= int(self._now[at_.TICK_US])
 
     def sent(self, last_us: Mapping[int, int]) -> None:
         """Take the time at which consumers were sent something last; call it before the next sample."""
@@ -281,6 +280,29 @@ class WaitTracker:
             self._rows[self._row_of[hash_id], at_.ATTEMPTS] += 1
 
     # --- samples ---------------------------------------------------------------------------------------------
+
+    def of_batch(self, core: Core, times: I64, seqs: I64, edges: I64, begin: int) -> at_.BatchSamples:
+        """Return the arrays with which a fold takes those samples of a batch that find nothing waiting.
+
+        Call ``go_on`` before. ``times``, ``seqs``: of the operations; ``edges``: those before which a sample may be taken;
+        ``begin``: the first of these.
+        """
+        self._make_room(core.state)
+        self._note_unknown_hash(core)
+        # What a transaction holds back is known to the control plane alone.
+        in_full = self._transaction is not None
+        return at_.BatchSamples(
+            times,
+            seqs,
+            edges,
+            np.full(1, begin, np.int64),
+            self._stored_us,
+            self._owed_us,
+            self._now,
+            np.empty(0 if in_full else at_.NUMBERS, np.int64),
+            self._outstanding,
+            self._outstanding_at,
+        )
 
     def sample(
         self,
@@ -307,15 +329,9 @@ class WaitTracker:
             again_below: of Failover and Exclusive, entries below this one that are not acknowledged are to be sent again.
         """
         st, now = core.state, self._now
-        now[at_.BEFORE_US], now[at_.BEFORE_SEQ] = now[at_.T_US], now[at_.SEQ]
-        # a clock that goes back adds no time
-        now[at_.T_US], now[at_.SEQ] = max(t_us, int(now[at_.T_US])), seq
-        now[at_.GRACE_BEFORE_US] = now[at_.GRACE_US]
         if last:
             self._grace_us = 0  # entries stored by then should have been sent
-        now[at_.GRACE_US] = self._grace_us
-        now[at_.STAMP] += 1
-        self._next(t_us)
+        at_.begin_sample(now, seq, t_us, self._grace_us)
         self._aim(core, reason, slot, again_below)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
@@ -361,24 +377,21 @@ class WaitTracker:
         not_owed = self._committed.not_owed(self._transaction, int(st.s[READ_POSITION]))
         return np.where(not_owed, _NEVER_US, self._owed_us)
 
-    def _next(self, t_us: int) -> None:
-        self.next_us = (t_us // self._tick_us + 1) * self._tick_us if self._tick_us else t_us
-
     def _aim(self, core: Core, reason: int | None, slot: int | None, again_below: int) -> None:
         """Set the range of entries that may wait, and the given reason."""
-        now, st = self._now, core.state
+        now = self._now
         if isinstance(core, SingleActiveDispatcher):
-            now[at_.AGAIN_BELOW] = again_below
-            now[at_.FIRST] = int(st.s[MARK_DELETE]) + 1
-            if again_below <= now[at_.FIRST]:
-                now[at_.FIRST] = max(int(st.s[READ_POSITION]), int(now[at_.FIRST]))
             now[at_.GIVEN] = OPEN if reason is None else reason
             active = NOBODY if core.active is None else core.active
             now[at_.GIVEN_SLOT] = active if slot is None else slot
-            return
-        now[at_.FIRST] = at_.first_that_may_wait(st)
-        unknown = core.id_of_hash(_NOT_STORED)
-        now[at_.UNKNOWN_HASH] = -1 if unknown is None else unknown
+        self._note_unknown_hash(core)
+        at_.aim(core.state, now, again_below)
+
+    def _note_unknown_hash(self, core: Core) -> None:
+        """Note the hash of entries that are not in the message log, which never wait."""
+        if not isinstance(core, SingleActiveDispatcher):
+            unknown = core.id_of_hash(_NOT_STORED)
+            self._now[at_.UNKNOWN_HASH] = -1 if unknown is None else unknown
 
     def _make_room(self, st: State) -> None:
         hashes, consumers = len(st.hash_owner), len(st.permits)

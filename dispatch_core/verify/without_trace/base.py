@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import PASSED, SENT
+from dispatch_core.audit.waits.sampling import BatchSamples, next_look
 from dispatch_core.audit.waits.tracker import CURSOR_PASSED, SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -314,6 +315,7 @@ class DispatcherFold(ABC):
         begin = 0 if self._sends else int(np.argmax(sent)) if sent.any() else len(sent)
         self._sampler = WaitSampler(
             self.wait_tracker,
+            self.core,
             batch,
             begin,
             numbers=self._numbers,
@@ -414,6 +416,7 @@ class WaitSampler:
     def __init__(
         self,
         wait_tracker: WaitTracker,
+        core: KeySharedDispatcher | SingleActiveDispatcher,
         batch: OperationBatch,
         begin: int,
         *,
@@ -425,6 +428,7 @@ class WaitSampler:
 
         Args:
             wait_tracker: takes the samples.
+            core: the dispatcher, with the entries of the batch.
             batch: the operations.
             begin: the first operation before which to sample.
             numbers: as in ``op_consumer`` → the log's.
@@ -432,18 +436,19 @@ class WaitSampler:
             since_us: the latest time of the operations before; a clock that goes back is taken to stand still.
         """
         self._tracker, self._batch, self.begin, self._numbers = wait_tracker, batch, begin, numbers
-        self._looked = 0  # sampled before this operation already
         # Up to where deliveries were reported; what a checkpoint names as pending was sent before the log begins.
         self._reported = 0 if batch.checkpoint is None else batch.checkpoint.count
         self._times = np.maximum(np.maximum.accumulate(batch.op_t_us), since_us)
         sent = np.append(inside_run, batch.op_code == SENT)
-        self._edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
+        edges = np.flatnonzero(~(sent[1:] & sent[:-1]))
+        #: For the samples that the data plane takes.
+        self.samples: BatchSamples = wait_tracker.of_batch(
+            core, self._times, np.array(batch.op_seq, np.int64), edges, begin
+        )
 
     def stop(self, at: int) -> int:
         """Return the operation up to which to go on from ``at``: there a sample is due, or the batch ends."""
-        due = max(int(np.searchsorted(self._times, self._tracker.next_us)), at, self.begin, self._looked)
-        place = int(np.searchsorted(self._edges, due))
-        return int(self._edges[place]) if place < len(self._edges) else len(self._times)
+        return next_look(self.samples, at)
 
     def report_sent(self, until: int) -> None:
         """Report what was sent before the operation ``until`` to the tracker."""
@@ -458,7 +463,7 @@ class WaitSampler:
 
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
         """Sample before the operation ``at``. ``last``: no consumer is left after it."""
-        self._looked = at + 1
+        self.samples.since[0] = max(at + 1, self.begin)
         self.report_sent(at)
         fold.sample_begin()
         fold.looks_us = int(self._times[at])

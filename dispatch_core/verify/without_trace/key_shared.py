@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import ADDED, FLOW, PASSED, REMOVED, SENT
+from dispatch_core.audit.waits.sampling import no_samples
 from dispatch_core.broker import gates
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
@@ -184,19 +185,21 @@ class KeySharedFold(DispatcherFold):
             reason,
         )
         at, begun, end = 0, 0, len(batch.op_code)
+        samples = no_samples(end) if sampler is None else sampler.samples
         checkpoint = batch.checkpoint
         while at < end:
             if checkpoint is not None and at >= checkpoint.joins:
                 self._restore(checkpoint, batch, at)
             if checkpoint is not None and at >= checkpoint.count:
                 checkpoint = None
-            stop = end if sampler is None else sampler.stop(at)
+            stop = end
             if checkpoint is not None:
-                stop = min(stop, checkpoint.joins if at < checkpoint.joins else checkpoint.count)
-            at = rounds.fold(self.core.state, self._classic, arrays, at, stop)
+                stop = checkpoint.joins if at < checkpoint.joins else checkpoint.count
+            at = rounds.fold_while_quiet(self.core.state, self._classic, arrays, samples, at, stop)
+            if at < end and sampler is not None and sampler.stop(at) == at:
+                sampler.look(self, at)
+                continue
             if at == stop:
-                if at < end and sampler is not None and sampler.stop(at) == at:
-                    sampler.look(self, at)
                 continue
             self._note_what_was_sent(batch, begun, at, reason)
             self._report_what_was_sent()

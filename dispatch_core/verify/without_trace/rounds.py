@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inside
 from dispatch_core.arrays.structs import by_address
 from dispatch_core.audit.deliveries.operations import ACK, FLOW, REDELIVER, REDELIVER_ALL, SENT
+from dispatch_core.audit.waits.sampling import BatchSamples, next_look, passes_quietly
 from dispatch_core.broker import read_loop_classic
 from dispatch_core.broker.commands import ack, apply_flow, flow, redeliver, redeliver_all
 from dispatch_core.broker.cursor import moved_by_read
@@ -87,6 +89,23 @@ class BatchArrays(NamedTuple):
 
 
 @compiled
+def fold_while_quiet(
+    st: State, classic: bool, batch: BatchArrays, samples: BatchSamples, first: int, stop: int
+) -> int:
+    """Fold the operations [first, stop), and take the samples on the way that find nothing waiting.
+
+    Returns where it stopped: at ``stop``, at an operation that concerns membership or moves the cursor, or at one before
+    which a sample is due that must be taken in full.
+    """
+    op = first
+    while True:
+        look = min(next_look(samples, op), stop)
+        op = fold(st, classic, batch, op, look)
+        if op < look or op == stop or not passes_quietly(st, samples, op, 0):
+            return op
+
+
+@compiled_inside
 def fold(st: State, classic: bool, batch: BatchArrays, first: int, stop: int) -> int:
     """Take the operations [first, stop) up to the next one that concerns membership or moves the cursor; returns where.
 

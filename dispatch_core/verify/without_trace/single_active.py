@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.audit.deliveries.operations import ADDED, FLOW, PASSED, REMOVED, SENT
+from dispatch_core.audit.waits.sampling import no_samples
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.ownership import WHOLE_TOPIC
 from dispatch_core.broker.profiles import Profile
@@ -52,6 +53,7 @@ class SingleActiveFold(DispatcherFold):
         positions.NOT_ACTIVE: "another consumer is active",
         positions.GOES_BACK: "nothing made the cursor go back",
         positions.SKIPS: "an entry before it is neither acknowledged nor sent",
+        positions.ACK_RACES: "it was acknowledged a moment before, when it may have been read already",
     }
 
     def __init__(self, profile: Profile, topic: str, *, exclusive: bool) -> None:
@@ -64,6 +66,7 @@ class SingleActiveFold(DispatcherFold):
         self._change_pending = False  # nothing was sent since then
         # What a rewind that is due sends again, see ``positions.fold``.
         self._again = np.zeros(2, np.int64)
+        self._acked_us = np.empty(0, np.int64)  # when each entry was acknowledged, as far as the log shows
         self._permits = np.empty(0, np.int64)  # as numbered in ``op_consumer``
         # Before the first delivery, which shows where the subscription begins: the gates that have held all entries.
         self._gates: list[_Gate] = []
@@ -73,26 +76,33 @@ class SingleActiveFold(DispatcherFold):
         return []
 
     def _undecided(self) -> list[int]:
-        return []
+        return [positions.ACK_RACES]
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.num_messages)
         self._again[positions.BELOW] = max(int(self._again[positions.BELOW]) - batch.dropped, 0)
+        kept_us = self._acked_us[batch.dropped :]
+        new = np.full(max(len(self.core.state.deleted) - len(kept_us), 0), positions.LONG_AGO_US, np.int64)
+        self._acked_us = np.append(kept_us, new)
         self._settle(batch.settled)
         sampler = self._retain(batch)
         room = int(batch.op_consumer.max(initial=-1)) + 1 - len(self._permits)
         self._permits = np.append(self._permits, np.zeros(max(room, 0), np.int64))
         by = self._permits_by(batch) if sampler is not None else np.empty(0, np.int64)
         at, end = 0, len(batch.op_code)
+        samples = no_samples(end) if sampler is None else sampler.samples
         while at < end:
-            begun, stop = at, end if sampler is None else sampler.stop(at)
-            if sampler is not None and not self._sampled and at < sampler.begin:
-                if batch.op_code[at] in _MAY_CHANGE_A_GATE or batch.op_code[at] >= PASSED:
-                    self._note_gate(batch, at)
-                flows = np.flatnonzero(batch.op_code[at + 1 : stop] == FLOW)
-                stop = min([stop, *(at + 1 + flows[:1]).tolist()])
+            begun, stop = at, end
+            if sampler is not None and not self._sampled:
+                # The first sample is that of all gates before it.
+                stop = sampler.stop(at)
+                if at < sampler.begin:
+                    if batch.op_code[at] in _MAY_CHANGE_A_GATE or batch.op_code[at] >= PASSED:
+                        self._note_gate(batch, at)
+                    flows = np.flatnonzero(batch.op_code[at + 1 : stop] == FLOW)
+                    stop = min([stop, *(at + 1 + flows[:1]).tolist()])
             active = NOBODY if self.core.active is None else self._index[self.core.active]
-            at, self._rewind_due = positions.fold(
+            at, self._rewind_due = positions.fold_while_quiet(
                 self.core.state,
                 batch.op_code,
                 batch.op_consumer,
@@ -102,6 +112,8 @@ class SingleActiveFold(DispatcherFold):
                 active,
                 self._rewind_due,
                 self._again,
+                self._acked_us,
+                samples,
                 at,
                 stop,
                 expected,
@@ -112,9 +124,10 @@ class SingleActiveFold(DispatcherFold):
             if sampler is not None:
                 counted = batch.op_consumer[begun:at] >= 0
                 np.add.at(self._permits, batch.op_consumer[begun:at][counted], by[begun:at][counted])
+            if at < end and sampler is not None and at >= sampler.begin and sampler.stop(at) == at:
+                sampler.look(self, at)
+                continue
             if at == stop:
-                if at < end and sampler is not None and (self._sampled or at >= sampler.begin):
-                    sampler.look(self, at)
                 continue
             if sampler is not None:
                 last = int(batch.op_code[at]) == REMOVED and len(self.core.members) == 1

@@ -158,6 +158,38 @@ def test_only_flows_of_its_own_consumer_race_with_a_delivery_without_permits(
     assert {decision["racing_seq"] for decision in found} == {row + 2 if status == "uncertain" else None}
 
 
+def acked_before_sent(log: DispatcherLog, before_us: int, ack_type: str) -> tuple[DispatcherLog, int]:
+    """Return a log that ends with an acknowledgement and a delivery of several entries, and the number of its last line.
+
+    It names the first of these entries, as a client does that got it before a reload.
+    """
+    lines = log.events.to_pylist()
+    row = next(at for at, line in enumerate(lines) if at > 20 and len(line["positions"] or ()) > 1)
+    assert lines[row]["kind"] == "sent"
+    ack = {"kind": "ack", "consumer": lines[row]["consumer"], "ack_type": ack_type}
+    ack |= {"positions": lines[row]["positions"][:1], "t_us": lines[row - 1]["t_us"]}
+    shift = before_us - (lines[row]["t_us"] - lines[row - 1]["t_us"])
+    lines[row:] = [lines[row] | {"t_us": lines[row]["t_us"] + shift}]
+    # All before it is acknowledged, so that the cursor passes the entry.
+    every = log.messages.select(["ledger_id", "entry_id"]).to_pylist()
+    earlier = every[: every.index(ack["positions"][0])]
+    before = {"kind": "ack", "consumer": ack["consumer"], "ack_type": "Individual", "positions": earlier}
+    lines[row:row] = [before | {"t_us": ack["t_us"]}, ack]
+    lines = [line | {"seq": seq} for seq, line in enumerate(lines, start=1)]
+    return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema)), row + 3
+
+
+@pytest.mark.parametrize("ack_type", ["Individual", "Cumulative"])
+@pytest.mark.parametrize(("before_us", "status"), [(3_000, "uncertain"), (200_000, "divergent")])
+def test_an_entry_acknowledged_after_its_read_may_still_be_sent(
+    before_us: int, status: str, ack_type: str
+) -> None:
+    log, seq = acked_before_sent(recorded(FAILOVER), before_us, ack_type)
+    (found,) = tables_of(log)["divergences"]
+    assert (found["seq"], found["status"]) == (seq, status)
+    assert ("it was acknowledged a moment before" in found["reason"]) == (status == "uncertain")
+
+
 def set_back(log: DispatcherLog, row: int, back_us: int) -> DispatcherLog:
     """The log with a clock that goes back before a line, for good."""
     lines = log.events.to_pylist()
