@@ -273,6 +273,31 @@ def _spread(sizes: Sizes) -> Iterator[Bar]:
     yield _compared(name, found, one_log.messages, many.messages, 2)
 
 
+#: Days of the log that is run day by day, and its dispatchers.
+_DAYS: Final = 30
+_DAILY_DISPATCHERS: Final = 4
+
+
+def _days_logs(sizes: Sizes) -> list[Log]:
+    rate = sizes.messages / _DAYS / _DAILY_DISPATCHERS / 86_400
+    return [Log(sizes.messages, ("--consumers=4", f"--rate={rate:.6g}"), dispatchers=_DAILY_DISPATCHERS)]
+
+
+def _days(sizes: Sizes) -> Iterator[Bar]:
+    """Compare the last day of a log of many days with the second: time, bytes read, memory, tasks."""
+    (log,) = _days_logs(sizes)
+    _, day = dispatchers(_source(log))
+    with _scratch("days") as scratch:
+        segments = {"source": _source(log), "into": str(scratch / "segments"), "day": day, "days": _DAYS}
+        measure("bench.days:cut", segments)
+        arguments = {"segments": segments["into"], "home": str(scratch / "home"), "day": day}
+        facts = measure("bench.days:run", arguments | {"days": _DAYS, "times": sizes.times}, cores=2).facts
+    for figure, unit in (("seconds", "s"), ("read_mb", "MB"), ("worker_mb", "MB"), ("tasks", "tasks")):
+        early, late = (median(run[figure] for run in facts[side]) for side in ("early", "late"))
+        detail = f"{early:.1f} {unit}, then {late:.1f} {unit}"
+        yield Bar(f"day {_DAYS} against day 2: {figure}", late / early, 1.15, "x", detail)
+
+
 def _start(sizes: Sizes) -> Iterator[Bar]:
     with _scratch("start") as scratch:
         yield _later_start(scratch, sizes.times, None)
@@ -339,6 +364,7 @@ CASES: Final = (
     Case("compile", lambda _sizes: [], _compile, quick=False),
     Case("pipeline", _pipeline_logs, _pipeline, quick=False),
     Case("spread", _spread_logs, _spread, quick=False),
+    Case("days", _days_logs, _days, quick=False),
 )
 
 

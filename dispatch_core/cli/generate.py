@@ -62,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     load.add_argument(
         "--rate",
-        type=int,
+        type=float,
         default=0,
         metavar="R",
-        help="messages per second and dispatcher (default: all within ten seconds, but from 1000 to 100000)",
+        help="messages per second and dispatcher, from 0.001 (default: all within ten seconds, but from 1000 to 100000)",
     )
     load.add_argument(
         "--start-time",

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core import tables
+from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import ints
 from dispatch_core.audit.assumptions import not_of_type
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
@@ -51,6 +52,7 @@ from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted
+from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import StoredEntries
@@ -309,6 +311,19 @@ class Replay:
                 ]
             ),
         }
+
+    @property
+    def can_forget(self) -> bool:
+        """True if the replay holds many more settled entries than a saved one needs."""
+        return self._audit.can_forget(self._judge.droppable())
+
+    def forget_settled(self) -> dict[str, pa.Table]:
+        """Forget the entries that are settled, but for the latest, so that a saved replay holds what can still matter.
+
+        Call it between two feeds. It is a feed of nothing, and returns what such a feed does.
+        """
+        self._audit.forget_settled()
+        return self.feed(no_rows(MESSAGES), no_rows(EVENTS))
 
     def pass_over(self, messages: pa.Table) -> None:
         """Count entries that no event names: those before the first that one does, or behind the last line."""

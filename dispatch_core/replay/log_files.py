@@ -299,15 +299,16 @@ class _Keeping:
         known = self._loads[number] if number < len(self._loads) else None
         self._loads[number:] = [Incarnation.of(head.broker, head.incarnation, events, known)]
 
-    def keep(self, cut: Cut, replay: Replay | None, extents: Sequence[_Extent]) -> None:
-        """Keep the state in front of a batch.
+    def wants(self, cut: Cut) -> bool:
+        """Check whether the state in front of a batch is kept.
 
         Not of a part that goes on behind lost lines: the results of the parts before it would be missing. The incarnations
         begin with a place, too; it is kept for the last one, which may be too young for another.
         """
-        of_load = cut.last_seq < 0
-        if replay is None or cut.part or (of_load and cut.log != self._last_begun):
-            return
+        return not cut.part and (cut.last_seq >= 0 or cut.log == self._last_begun)
+
+    def keep(self, cut: Cut, replay: Replay, extents: Sequence[_Extent]) -> None:
+        """Keep the state in front of a batch."""
         head = self._logs[cut.log].parts[0]
         of_head = [
             pc.equal(pc.fill_null(self._rare[name], missing), pa.scalar(value))
@@ -367,8 +368,9 @@ def _replayed(
             if batch.again is not None:
                 stored.add(batch.again)
             if keeping is not None:
-                if batch.cut is not None:
-                    keeping.keep(batch.cut, after if replay is None else replay, extents)
+                known = after if replay is None else replay
+                if batch.cut is not None and known is not None and keeping.wants(batch.cut):
+                    keeping.keep(batch.cut, known, extents)
                 keeping.take(number, batch.events)
             if replay is None:
                 replay = asked.replay_of(number, part, after, stored)

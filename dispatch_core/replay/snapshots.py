@@ -130,8 +130,17 @@ class StateKeeper:
         self.traced = False
 
     def keep(self, state: ReplayState) -> None:
-        """Keep a state instead of the one before it, at once: the replay goes on and changes it."""
-        self.kept = KeptState.of(state, encoded(state))
+        """Keep a state instead of the one before it, at once: the replay goes on and changes it.
+
+        The state that is kept has forgotten what is settled; the replay itself has not, as lines of this interval may repeat
+        it.
+        """
+        data = encoded(state)
+        if state.cut.last_seq >= 0 and state.replay.can_forget:
+            copy = decoded(data)
+            if not any(table.num_rows for table in copy.replay.forget_settled().values()):
+                data = encoded(copy)
+        self.kept = KeptState.of(state, data)
 
 
 class _Writer(pickle.Pickler):

@@ -18,6 +18,8 @@ MODES: Final = ("AUTO_SPLIT", "STICKY")
 #: The default rate makes a run of so many seconds, within these bounds per dispatcher.
 _DEFAULT_RUN_S: Final = 10
 _DEFAULT_RATES: Final = (1_000, 100_000)
+#: A message in a quarter of an hour.
+_LEAST_RATE: Final = 0.001
 #: Upper limit of each number: entry numbers, slots and times have limited bits.
 MOST: Final[Mapping[str, int]] = {
     "messages": 1 << 36,
@@ -58,7 +60,7 @@ class Scenario:
     queue: int = 1000
     ack_us: int = 10_000
     nack_share: float = 0.0
-    rate: int = 0
+    rate: float = 0
     seed: int = 0
     start_us: int = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
     broker_version: str = "4.2.4"
@@ -74,6 +76,10 @@ class Scenario:
             least = 0 if name in ("rate", "membership_changes", "messages", "partitions") else 1
             if value is not None and not least <= value <= most:
                 raise ScenarioError(f"{name.replace('_', ' ')}: {value} is not within {least} to {most}")
+        if 0 < self.rate < _LEAST_RATE:
+            raise ScenarioError(
+                f"rate: {self.rate} is not 0 (by the number of messages), or {_LEAST_RATE} or more"
+            )
         for name in ("slow_consumers", "crashing_consumers"):
             if not 0 <= getattr(self, name) <= self.consumers:
                 raise ScenarioError(
@@ -104,7 +110,7 @@ class Scenario:
         """Return the number of messages on the topic of a dispatcher."""
         return self.messages // self.dispatchers + int(dispatcher < self.messages % self.dispatchers)
 
-    def rate_of(self, dispatcher: int) -> int:
+    def rate_of(self, dispatcher: int) -> float:
         """Return the messages a second that are published to the topic of a dispatcher."""
         if self.rate:
             return self.rate

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -221,9 +222,9 @@ def _in_batches(
     from dispatch_core.replay.snapshots import StateKeeper
 
     has_snapshot = dispatcher.get("snapshot_file") is not None
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() if has_snapshot else nullcontext() as folder:
         log, begin = dispatcher, NOTHING_SAVED
-        if has_snapshot:
+        if folder is not None:
             begin = opened(dispatcher["snapshot_file"], dispatcher, Path(folder))
             log = dispatcher | {
                 "event_files": [*begin.event_files, *dispatcher["event_files"]],

@@ -58,6 +58,8 @@ Place = Location | str | os.PathLike[str]
 ROWS_PER_FILE: Final = 1_000_000
 #: Commits that others win before one gives up. Delta itself tries again beside writers of other intervals.
 _COMMIT_ATTEMPTS: Final = 20
+#: Opening a table reads every commit since its last checkpoint: one in ten commits writes one.
+_CONFIGURATION: Final = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "10"}
 #: Files of an object store that are handled at the same time.
 _AT_ONCE: Final = 8
 
@@ -103,7 +105,7 @@ def create_delta(
             schema=schema,
             mode="ignore",
             partition_by=partition_by,
-            configuration=dict(configuration or {}) | {"delta.enableDeletionVectors": "false"},
+            configuration=dict(configuration or {}) | _CONFIGURATION,
             storage_options=place.storage_options,
             raise_if_key_not_exists=False,
         )

@@ -36,6 +36,8 @@ CUTS: Final = 8
 TOO_LARGE: Final = "large-300000"
 #: Lines of a log's beginning, rows of a batch, entries of a window that is not cut: as they are, and small ones.
 _WINDOWS: Final = ((4096, 43_691, 131_072), (50, 100, 0), (300, 1000, 131_072), (50, 43_691, 0))
+#: Settled entries that a snapshot has at least, and for how long it has all, microseconds: as it is, and next to nothing.
+_SAVED: Final = ((fold.KEEP_SAVED, fold.SAVED_US), (0, 0), (5, 100_000))
 
 Row = dict[str, Any]
 
@@ -66,6 +68,7 @@ def _one(folder: Path, number: int, logs: Sequence[Any], chosen: random.Random) 
     stream.BATCH_ROWS = stream._SLICE_ROWS = batch  # type: ignore[misc]
     defaults = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": trim_above}
     fold.AuditFold.__init__.__kwdefaults__ = defaults
+    fold.KEEP_SAVED, fold.SAVED_US = chosen.choice(_SAVED)  # type: ignore[misc]
     cuts_us = random_cuts(logs, chosen.choice((1, 1, 2, 3)), chosen)
     wrong: list[str] = []
     intervals = states = refused = 0
@@ -75,7 +78,7 @@ def _one(folder: Path, number: int, logs: Sequence[Any], chosen: random.Random) 
             "to_last_line": chosen.random() < 0.5,
         }
         for replayed in replays(logs, cuts_us, Path(scratch), **options):
-            where = f"{cuts_us} {options} {beginning} {batch}"
+            where = f"{cuts_us} {options} {beginning} {batch} {fold.KEEP_SAVED}"
             wrong += [f"{where}: {text}" for text in replayed.differing()]
             intervals += 1
             states += replayed.kept is not None

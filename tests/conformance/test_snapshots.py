@@ -38,4 +38,6 @@ def keep_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("BEGINNING_LINES", "BATCH_ROWS", "_SLICE_ROWS"):
         monkeypatch.setattr(stream, name, getattr(stream, name))
+    for name in ("KEEP_SAVED", "SAVED_US"):
+        monkeypatch.setattr(fold, name, getattr(fold, name))
     monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", fold.AuditFold.__init__.__kwdefaults__)

@@ -35,7 +35,7 @@ from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import BEFORE_CHECKPOINT, LOG_GAP, Findings
 from dispatch_core.audit.deliveries.keys import Keys
-from dispatch_core.audit.deliveries.layout import CONSUMER
+from dispatch_core.audit.deliveries.layout import CONSUMER, ENTRY, OPERATION
 from dispatch_core.audit.deliveries.log_checks import Connected
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.deliveries.lost_state import gives_state
@@ -60,6 +60,10 @@ from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
 KEEP_BEHIND: Final = 65_536
 #: A window of fewer entries is not worth cutting.
 TRIM_ABOVE: Final = 131_072
+#: Where a replay is saved, so many entries are kept behind at least, and those that were sent within so long, microseconds.
+#: What comes again later than that is judged by a replay from the beginning.
+KEEP_SAVED: Final = 4_096
+SAVED_US: Final = 600_000_000
 #: Columns of the message log and of events that a feed must have; others are ignored.
 MESSAGE_COLUMNS: Final = (
     *("ledger_id", "entry_id", "key", "key_b64", "ordering_key_b64", "key_h31", "producer", "sequence_id"),
@@ -156,6 +160,7 @@ class AuditFold:
         self._keep_behind = keep_behind
         self._trim_above = trim_above
         self._fed = False
+        self._forgets = False
         self._deleted = False
         self._last: LastLine | None = last_line
         self._gaps = Gaps(np.empty(0, dtype=np.int64))
@@ -348,22 +353,46 @@ class AuditFold:
             deletions_logged=self.deletions_logged,
         )
 
+    def can_forget(self, droppable: int | None) -> bool:
+        """Check whether many more settled entries are held than ``forget_settled`` leaves; ``droppable``: see ``feed``."""
+        count = self._settled(droppable) if len(self.window) > KEEP_SAVED else 0
+        return count > KEEP_SAVED + KEEP_SAVED // 4 and count > self._sent_lately() + KEEP_SAVED // 4
+
+    def forget_settled(self) -> None:
+        """Drop the settled entries at the next feed, however few, but for the latest (``KEEP_SAVED``)."""
+        self._forgets = True
+
+    def _settled(self, droppable: int | None) -> int:
+        """Count the entries at the front that nobody needs any more, but as evidence for late repetitions."""
+        settled = self.scan.settled(self._past)
+        return settled if droppable is None else min(settled, droppable)
+
     def _trim(self, droppable: int | None) -> None:
         self.dropped = 0
+        above, behind = self._trim_above, self._keep_behind
+        if self._forgets:
+            above, behind, self._forgets = 0, min(self._sent_lately(), behind), False
         count = len(self.window)
-        if self._whole or not count or count <= self._trim_above:
+        if self._whole or not count or count <= above:
             return
-        settled = self.scan.settled(self._past)
-        spare = max(settled if droppable is None else min(settled, droppable), self._keep_behind)
-        spare -= self._keep_behind
-        if spare and (2 * spare > count or not self._trim_above):
-            self.scan.drop(self.window, spare, keys_at_once=not self._trim_above)
+        spare = max(self._settled(droppable) - behind, 0)
+        if spare and (2 * spare > count or not above):
+            self.scan.drop(self.window, spare, keys_at_once=not above)
             if self._applied is not None and len(self.window):
                 self._applied.forget(int(self.window.ledger[0]), int(self.window.entry[0]))
             self._gaps = self._gaps.since(int(self.window.op_seq[0]) if len(self.window.op_seq) else None)
             self.dropped = spare
             self._past = max(self._past - spare, 0)
             self.acked_before = self.acked_before[self.acked_before >= spare] - spare
+
+    def _sent_lately(self) -> int:
+        """Count the entries at the end of the window from the first one on that was sent lately; at least ``KEEP_SAVED``."""
+        times, deliveries = np.maximum.accumulate(self.window.op_t_us), self.scan.deliveries
+        if not len(times):
+            return KEEP_SAVED
+        first_op = int(np.searchsorted(times, times[-1] - SAVED_US))
+        lately = deliveries[deliveries[:, OPERATION] >= first_op, ENTRY]
+        return max(len(self.window) - int(lately.min(initial=len(self.window))), KEEP_SAVED)
 
     def _note_begin(self) -> None:
         """Keep the time at which the subscription began: a later incarnation no longer shows it."""

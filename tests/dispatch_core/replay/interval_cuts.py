@@ -145,7 +145,8 @@ def replays(
         state, refused = (None if kept is None else decoded(kept.data)), False
         try:
             from_snapshot = gathered(replay_files(log, **options, state=state, keeper=keeper))
-        except SnapshotError:
+        except (SnapshotError, NotStreamableError):
+            assert state is not None
             log, kept, refused = whole, None, True
             from_snapshot = gathered(replay_files(log, **options, keeper=keeper))
         if keeper.traced:
