@@ -174,7 +174,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         for anomaly in together:
             print(f"over all topics  {over_all}  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
-        print(", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given))
+        counts = ", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given)
+        print(f"{counts}; over all topics {over_all}" if together else counts)
     return (
         FINDINGS
         if FAIL in [*given, over_all]

@@ -179,6 +179,8 @@ def test_failover_is_judged_over_all_recordings_of_a_call(
     assert (found["recording"], found["kind"]) == ("*", "failover_imbalance")
     assert found["explanation"].startswith("c1 is active for 100 of 100 topics of subscription s")
     assert verdict == {"verdict": "FAIL", "recording": "*", "counts": {"failover_imbalance": 1}}
+    assert main(["audit", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "100 PASS; over all topics FAIL"
     assert main(["audit", str(tmp_path / "a" / "r1")]) == 0, "one topic says nothing"
     assert main(["audit", str(tmp_path), "--limit", "min_topics=101"]) == 0
     assert "over all topics" not in capsys.readouterr().out
