@@ -60,6 +60,8 @@ ROWS_PER_FILE: Final = 1_000_000
 _COMMIT_ATTEMPTS: Final = 20
 #: Opening a table reads every commit since its last checkpoint: one in ten commits writes one.
 _CONFIGURATION: Final = {"delta.enableDeletionVectors": "false", "delta.checkpointInterval": "10"}
+#: Every run of a stage adds a file to ``run_metadata``, and all are read by the next one.
+_MOST_APPENDED: Final = 64
 #: Files of an object store that are handled at the same time.
 _AT_ONCE: Final = 8
 
@@ -379,11 +381,11 @@ def replace_rows(warehouse: Place, name: str, span: Interval, rows: pa.Table) ->
 
 
 def append_rows(warehouse: Place, name: str, rows: list[dict[str, Any]]) -> None:
-    """Append rows to a table of ``contracts.APPENDED`` in one Delta commit."""
-    ensure_table(warehouse, name)
-    table = pa.Table.from_pylist(rows, schema=CONTRACTS[name])
-    path = table_path(warehouse, name)
-    write_deltalake(path.url, table, mode="append", storage_options=path.storage_options)
+    """Append rows to a table of ``contracts.APPENDED`` in one Delta commit, and join its files if they are many."""
+    table = ensure_table(warehouse, name)
+    write_deltalake(table, pa.Table.from_pylist(rows, schema=CONTRACTS[name]), mode="append")
+    if len(table.file_uris()) >= _MOST_APPENDED:
+        join_files(warehouse, name)
 
 
 def join_files(warehouse: Place, name: str) -> None:

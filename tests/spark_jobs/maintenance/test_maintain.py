@@ -17,6 +17,7 @@ from spark_jobs.intervals import Interval, interval
 from spark_jobs.maintenance import maintain
 from spark_jobs.maintenance.retention import REMADE_TABLES, ChecksumError, Retention
 from spark_jobs.pull.pull_logs import landed_files, pull
+from spark_jobs.warehouse import delta_tables
 from spark_jobs.warehouse.contracts import file_schema
 from spark_jobs.warehouse.delta_tables import (
     Publication,
@@ -193,14 +194,19 @@ def test_what_runs_noted_for_their_tasks_goes_when_it_is_old(tmp_path: Path) -> 
     assert list((tmp_path / "warehouse" / "_staging").rglob("*.json")) == []
 
 
-def test_run_metadata_is_joined_and_keeps_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("commits", "checkpoints"), [("10", []), ("100", ["run_metadata"])])
+def test_run_metadata_is_joined_and_keeps_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: str, checkpoints: list[str]
+) -> None:
+    """Tables of older homes write their own checkpoints every hundred commits only."""
+    monkeypatch.setitem(delta_tables._CONFIGURATION, "delta.checkpointInterval", commits)
     for _run in range(40):
         worked(tmp_path, DAY)
     warehouse = tmp_path / "warehouse"
     before = read_table(warehouse, "run_metadata").num_rows
     summary = maintain.compact(tmp_path)
     assert summary["files_joined"] == 40
-    assert summary["checkpoints"] == ["run_metadata"]
+    assert summary["checkpoints"] == checkpoints
     assert read_table(warehouse, "run_metadata").num_rows == before == 40
     assert len(DeltaTable(table_path(warehouse, "run_metadata").url).file_uris()) < 5
     assert maintain.compact(tmp_path) == summary | {"files_joined": 0, "checkpoints": []}

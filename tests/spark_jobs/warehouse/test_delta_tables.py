@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from dispatch_core.tables import VERSION, VERSION_KEY, TablesVersionError
 from dispatch_expectations.table_rows import interval_dataset
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location
+from spark_jobs.warehouse import delta_tables
 from spark_jobs.warehouse.contracts import (
     ADDED,
     CONTRACTS,
@@ -305,3 +307,14 @@ def test_run_metadata_is_appended(tmp_path: Path) -> None:
     for rows in (1, 2):
         record_run(tmp_path, "ingest", DAY, datetime.now(UTC), {"rows_in": rows, "files": 1, "extra": [1]})
     assert sorted(read_table(tmp_path, "run_metadata")["rows_in"].to_pylist()) == [1, 2]
+
+
+def test_files_of_an_appended_table_are_joined_before_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_tables, "_MOST_APPENDED", 4)
+    for number in range(10):
+        record_run(tmp_path, "replay", DAY, datetime.now(UTC), {"number": number})
+        assert len(all_files(tmp_path, "run_metadata")) <= 4
+    rows = read_table(tmp_path, "run_metadata").to_pylist()
+    assert sorted(json.loads(row["summary_json"])["number"] for row in rows) == list(range(10))
