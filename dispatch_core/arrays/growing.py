@@ -23,6 +23,14 @@ class Growing:
     def __len__(self) -> int:
         return self._used
 
+    def __getstate__(self) -> npt.NDArray[Any]:
+        """Return the rows alone: what lies behind them is of no use to anybody."""
+        return self.values
+
+    def __setstate__(self, rows: npt.NDArray[Any]) -> None:
+        """Take the rows of a saved array."""
+        self._room, self._used = rows, len(rows)
+
     @property
     def values(self) -> npt.NDArray[Any]:
         """The rows of the array, writable in place."""

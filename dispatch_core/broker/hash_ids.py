@@ -39,6 +39,15 @@ class HashIds:
     def __len__(self) -> int:
         return self._count
 
+    def __getstate__(self) -> I64:
+        """Return the hashes alone, by their ids: their places follow from them."""
+        return self.values
+
+    def __setstate__(self, values: I64) -> None:
+        """Give the hashes of saved ids their places again."""
+        HashIds.__init__(self)
+        self._add(values)
+
     @property
     def values(self) -> I64:
         """The hash behind each id."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,3 +34,16 @@ def test_ids_stay_when_there_are_many() -> None:
     assert ids.of(np.arange(100, dtype=np.int64)).tolist() == few.tolist()
     assert (ids.values[found] == many).all()
     assert len(np.unique(found)) == len(many)
+
+
+def test_saved_ids_are_known_by_their_hashes_again() -> None:
+    ids = HashIds()
+    hashes = np.random.default_rng(5).integers(0, 1 << 31, 10_000)
+    ids.of(hashes)
+    data = pickle.dumps(ids)
+    assert len(data) < 8 * len(ids) + 1_000
+    again = pickle.loads(data)
+    assert again.of(hashes).tolist() == ids.of(hashes).tolist()
+    new = np.array([1 << 31], np.int64)
+    assert again.of(new).tolist() == ids.of(new).tolist() == [len(ids) - 1]
+    assert len(pickle.loads(pickle.dumps(HashIds()))) == 0
