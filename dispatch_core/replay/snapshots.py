@@ -135,12 +135,12 @@ class StateKeeper:
         The state that is kept has forgotten what is settled; the replay itself has not, as lines of this interval may repeat
         it.
         """
-        data = encoded(state)
+        kept = state
         if state.cut.last_seq >= 0 and state.replay.can_forget:
-            copy = decoded(data)
+            copy: ReplayState = _Reader(pa.BufferReader(_pickled(state))).load()
             if not any(table.num_rows for table in copy.replay.forget_settled().values()):
-                data = encoded(copy)
-        self.kept = KeptState.of(state, data)
+                kept = copy
+        self.kept = KeptState.of(state, encoded(kept))
 
 
 class _Writer(pickle.Pickler):
@@ -184,9 +184,13 @@ class _Reader(pickle.Unpickler):
 
 def encoded(state: ReplayState) -> bytes:
     """Return a state as bytes, compressed."""
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(_pickled(state))
+
+
+def _pickled(state: ReplayState) -> pa.Buffer:
     buffer = pa.BufferOutputStream()
     _Writer(buffer, protocol=5).dump(state)
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def decoded(data: bytes) -> ReplayState:
