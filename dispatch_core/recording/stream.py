@@ -1,17 +1,15 @@
-"""Read one dispatcher's log from Parquet files in batches, so that the memory of a replay does not grow with the log.
+"""Read one dispatcher's log in batches, so that the memory of a replay does not grow with the log.
 
-The files hold many dispatchers, each as one run of rows sorted by position (messages) or ``seq`` (events). A row group whose
-statistics exclude the dispatcher is not read. A batch has up to ``BATCH_ROWS`` events and all entries up to the last one
+A batch has up to ``BATCH_ROWS`` events and all entries up to the last one
 that these events name. Events keep the order of the files, entries are merged by position (``merged_entries``); the replay
-checks both orders. Repeated texts stay dictionary encoded.
+checks both orders.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -19,19 +17,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from dispatch_core.arrays.batches import joined, no_rows, nulls, part_of
+from dispatch_core.arrays.batches import joined, no_rows, part_of
 from dispatch_core.arrays.columns import has, ints, marked
-from dispatch_core.errors import NotStreamableError, SnapshotError
+from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.checkpoint import first_after, leading
 from dispatch_core.recording.load_order import named_extent
-from dispatch_core.recording.merged_entries import EntryFile, merged
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.resumed_parts import is_deleted, resumes_at
-from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
-from dispatch_core.recording.shared_groups import Form, Runs, about, rows_of, run_starts, whole_group
-from dispatch_core.recording.stored_files import parquet_file
+from dispatch_core.recording.schema import EVENTS
+from dispatch_core.recording.table_rows import (
+    Position,
+    columns_of_events,
+    columns_of_messages,
+    entries_of,
+    kept,
+    rows_of_files,
+    without_headers,
+)
 
 #: A batch brings at least so many entries beyond the last one that its events name, since these entries may be waiting.
 AHEAD_ROWS: Final = 4096
@@ -58,29 +61,8 @@ BEGINNING_LINES: Final = 4_096
 _END: Final = (1 << 63) - 1
 #: Stands for a publish time that an entry does not say.
 _UNKNOWN_MS: Final = np.iinfo(np.int64).min
-_SLICE_ROWS: Final = BATCH_ROWS
 _MOST_OF_A_RUN: Final = BATCH_ROWS
-_MOST_AT_ONCE: Final = 524_288
-#: Surveys of row groups kept: of the one that a dispatcher begins in, and of the one that it ends in.
-_KEPT_SURVEYS: Final = 2
-_TEXTS: Final = (
-    "kind",
-    "ack_type",
-    "key",
-    "ordering_key_b64",
-    "producer",
-    "name",
-    "key_shared_mode",
-    "broker",
-)
-_ENCODED: Final = pa.dictionary(pa.int32(), pa.string())
-#: Columns that tell the incarnations of a dispatcher apart.
-INCARNATION: Final = ("broker", "incarnation")
 _POSITION: Final = ("ledger_id", "entry_id")
-_IDENTITY: Final = ("cluster", "topic", "subscription", *INCARNATION, "seq", "t_us", "kind")
-_TRACE_KINDS: Final = frozenset(kind.name for kind in KINDS.values() if kind.level == "T")
-
-Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,216 +117,6 @@ class Cut:
     ahead: pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class Incarnation:
-    """Lines of one incarnation in the files of a log: their number without headers, and where and when they begin and end.
-
-    Times are in microseconds since the epoch; ``None`` where no line has one.
-    """
-
-    broker: str | None
-    number: int
-    lines: int
-    first_seq: int
-    first_t_us: int | None
-    last_t_us: int | None
-
-    @classmethod
-    def of(cls, broker: str | None, number: int, events: pa.Table, before: Incarnation | None) -> Incarnation:
-        """Take further lines, behind those of ``before``."""
-        ends = pc.min_max(events["t_us"]).as_py()
-        lines = cls(broker, number, events.num_rows, events["seq"][0].as_py(), ends["min"], ends["max"])
-        return lines if before is None else before.joined(lines)
-
-    def joined(self, later: Incarnation) -> Incarnation:
-        """Join the lines of the same incarnation behind these."""
-        firsts, lasts = (
-            [t_us for t_us in pair if t_us is not None]
-            for pair in ((self.first_t_us, later.first_t_us), (self.last_t_us, later.last_t_us))
-        )
-        return replace(
-            self,
-            lines=self.lines + later.lines,
-            first_t_us=min(firsts, default=None),
-            last_t_us=max(lasts, default=None),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Facts about a log that the kinds of its lines show.
-
-    ``rare``: all columns (``EVENTS``) of the headers and of the lines of the requested kinds. ``incarnations``: broker and
-    number of each, in the order of the files. ``traced``: true if the log has lines that only a dispatcher trace holds.
-    """
-
-    rare: pa.Table
-    incarnations: tuple[tuple[str | None, int | None], ...]
-    traced: bool
-
-
-def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Sequence[str]) -> Survey:
-    """Find the lines of ``kinds`` in a log. Of all other rows only the kind is read."""
-    wanted = frozenset({*kinds, "header"})
-    columns = _columns_of(wanted)
-    rare: list[pa.Table] = []
-    seen: dict[tuple[str | None, int | None], None] = {}
-    traced = False
-    for path in event_files:
-        with _File(path) as file:
-            for group in file.groups(dispatcher):
-                if not file.holds_only(group, dispatcher):
-                    of_group = file.survey(group, dispatcher, wanted)
-                    rare += of_group.rare_of(dispatcher)
-                    traced = traced or of_group.traced(dispatcher)
-                    seen.update(dict.fromkeys(of_group.incarnations_of(dispatcher)))
-                    continue
-                here: set[str] = set()
-                for table in file.rows(group, ("kind", *INCARNATION)):
-                    here |= {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
-                    seen.update(dict.fromkeys(_incarnations(table)))
-                traced = traced or not here.isdisjoint(_TRACE_KINDS)
-                if not here.isdisjoint(wanted):
-                    rare += _lines(file.rows(group, columns), wanted)
-    # As one chunk: each of many small chunks would cost every later step as much as a large one.
-    one_chunk = len(rare) == 1 and rare[0]["kind"].num_chunks == 1
-    whole = rare[0] if one_chunk else pa.concat_tables([no_rows(EVENTS), *rare]).combine_chunks()
-    return Survey(whole, tuple(seen), traced)
-
-
-def incarnations(event_files: Sequence[str], dispatcher: Mapping[str, str]) -> list[Incarnation]:
-    """Find the incarnations of a log, in the order in which they began.
-
-    Raises ``NotStreamableError`` where the files hold their lines in another order.
-    """
-    found: dict[tuple[str | None, int], Incarnation] = {}
-    last: tuple[str | None, int] | None = None
-    for log, run in lines_by_incarnation(event_files, dispatcher, ("kind", "seq", "t_us")):
-        before = found.get(log)
-        if before is not None and log != last:
-            raise NotStreamableError(f"lines of incarnation {log[1]} stand behind lines of the one after it")
-        found[log] = Incarnation.of(*log, run, before)
-        last = log
-    starts = [
-        (log.first_t_us is None, log.first_t_us or 0, log.broker or "", log.number) for log in found.values()
-    ]
-    if starts != sorted(starts):
-        raise NotStreamableError("the incarnations do not stand in the order in which they began")
-    return list(found.values())
-
-
-def lines_by_incarnation(
-    event_files: Sequence[str], dispatcher: Mapping[str, str], columns: Sequence[str]
-) -> Iterator[tuple[tuple[str | None, int], pa.Table]]:
-    """Yield the lines of a log without headers, in the order of the files, each run with its broker and incarnation.
-
-    ``columns``: those of ``EVENTS`` to read; ``kind`` is one of them.
-    """
-    wanted = _event_columns((*INCARNATION, *columns))
-    for table in _rows(event_files, wanted, dispatcher):
-        for run in _runs_of_incarnations(_without_headers(table)):
-            yield (run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0), run
-
-
-def _runs_of_incarnations(events: pa.Table) -> Iterator[pa.Table]:
-    """Cut lines where the incarnation changes."""
-    changed = np.zeros(max(events.num_rows - 1, 0), dtype=np.bool_)
-    for name in INCARNATION:
-        codes = np.asarray(
-            events[name].cast(EVENTS.field(name).type).combine_chunks().dictionary_encode("encode").indices
-        )
-        changed |= codes[1:] != codes[:-1]
-    edges = [0, *(np.flatnonzero(changed) + 1).tolist(), events.num_rows]
-    for start, end in pairwise(edges):
-        if end > start:
-            yield events.slice(start, end - start)
-
-
-class _GroupSurvey:
-    """A survey of a row group that dispatchers share, made for all of them at once."""
-
-    def __init__(self, table: pa.Table, runs: Mapping[tuple[str, ...], Runs], kinds: Set[str]) -> None:
-        """Survey ``table``, of which ``runs`` tells the rows of each dispatcher; ``kinds``: of the rare lines."""
-        self._table, self._runs = table, runs
-        rare = marked(table["kind"], *kinds)
-        there = [name for name in _columns_of(frozenset(kinds)) if has(table, name)]
-        self._rare = _as(table.select(there).filter(pa.array(rare)).combine_chunks(), EVENTS)
-        #: Rare lines, lines of a trace, and changes of the incarnation before each row.
-        self._rare_before = _counted_before(rare)
-        self._traced_before = _counted_before(marked(table["kind"], *_TRACE_KINDS))
-        self._changes_before = _counted_before(_incarnation_changes(table))
-
-    def rare_of(self, dispatcher: Mapping[str, str]) -> list[pa.Table]:
-        """The rare lines of a dispatcher: one table for each run of its rows that has some."""
-        at = self._rare_before
-        runs = [(at[start], at[stop]) for start, stop in self._runs_of(dispatcher)]
-        return [self._rare.slice(start, stop - start) for start, stop in runs if stop > start]
-
-    def traced(self, dispatcher: Mapping[str, str]) -> bool:
-        """True if the dispatcher has lines that only a trace holds."""
-        at = self._traced_before
-        return any(at[stop] > at[start] for start, stop in self._runs_of(dispatcher))
-
-    def incarnations_of(self, dispatcher: Mapping[str, str]) -> set[tuple[str | None, int | None]]:
-        """The incarnations of the dispatcher."""
-        at = self._changes_before
-        found: set[tuple[str | None, int | None]] = set()
-        for start, stop in self._runs_of(dispatcher):
-            same = at[stop] == at[start + 1]
-            found |= _incarnations(self._table.slice(start, 1 if same else stop - start))
-        return found
-
-    def _runs_of(self, dispatcher: Mapping[str, str]) -> Runs:
-        return self._runs.get(tuple(dispatcher.values()), ())
-
-
-def _counted_before(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Count the marked rows before each row, and before the end."""
-    return np.append(0, np.cumsum(rows))
-
-
-def _incarnation_changes(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Mark the rows of another incarnation than the row before."""
-    keys = [table[name].combine_chunks() for name in INCARNATION if has(table, name)]
-    changed = np.zeros(table.num_rows, dtype=np.bool_)
-    if keys:
-        changed[run_starts(keys)] = True
-    return changed
-
-
-@lru_cache(maxsize=_KEPT_SURVEYS)
-def _survey_of_group(
-    path: str, group: int, whose: tuple[str, ...], texts: tuple[str, ...], kinds: frozenset[str]
-) -> _GroupSurvey:
-    return _GroupSurvey(*whole_group(path, group, whose, texts), kinds)
-
-
-@lru_cache(maxsize=8)
-def _columns_of(kinds: frozenset[str]) -> list[str]:
-    """The columns of lines of these kinds, but for the lists of positions: most of a log, and in no rare line."""
-    known = [KINDS[kind] for kind in sorted(kinds)]
-    named = dict.fromkeys(name for kind in known for name in (*kind.required, *kind.optional))
-    return [*_IDENTITY, *named]
-
-
-def _lines(tables: Iterable[pa.Table], kinds: Set[str]) -> Iterator[pa.Table]:
-    for table in tables:
-        rows = [np.flatnonzero(_among(chunk, kinds)) for chunk in table["kind"].chunks]
-        starts = np.cumsum([0, *(len(chunk) for chunk in table["kind"].chunks)])
-        found = np.concatenate(
-            [at + start for at, start in zip(rows, starts, strict=False)] or [np.empty(0, np.int64)]
-        )
-        if len(found):
-            yield _as(table.take(pa.array(found)), EVENTS)
-
-
-def _among(column: pa.DictionaryArray, kinds: Set[str]) -> npt.NDArray[np.bool_]:
-    """Mark the rows in which an encoded column without nulls holds one of ``kinds``."""
-    wanted = np.array([word in kinds for word in column.dictionary.to_pylist()] or [False])
-    found: npt.NDArray[np.bool_] = wanted[np.asarray(column.indices)]
-    return found
-
-
 def log_batches(
     event_files: Sequence[str],
     message_files: Sequence[str],
@@ -378,14 +150,19 @@ def log_batches(
             of each incarnation but the first has it, too.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
-    of_events, of_messages = _event_columns(tuple(event_columns)), _message_columns(tuple(message_columns))
+    of_events, of_messages = (
+        columns_of_events(tuple(event_columns)),
+        columns_of_messages(tuple(message_columns)),
+    )
     none = no_rows(of_events.schema)
-    messages = _Messages(_entries(message_files, of_messages, topic), of_messages.schema, begin, cut_us)
+    messages = _Messages(entries_of(message_files, of_messages, topic), of_messages.schema, begin, cut_us)
     # A place within a part of a log: the part has begun, and its first lines were read.
     begun = begin is not None and begin.last_seq >= 0
     place = (0, 0) if begin is None else (begin.log, begin.part)
     limit: Position | None = logs[place[0]][1] if begun and place[0] < len(logs) else None
-    lines = _whole_runs(_together(map(_without_headers, _rows(event_files, of_events, dispatcher)), none))
+    lines = _whole_runs(
+        _together(map(without_headers, rows_of_files(event_files, of_events, dispatcher)), none)
+    )
     parts = _with_beginnings(_by_part(lines, [count for count, _ in logs], begin), begin)
     lines_before = _LinesBefore(begin)
     cut: Cut | None = None
@@ -709,7 +486,7 @@ class _Messages:
             table = self._take()
             if table is None:
                 break
-            behind = _from(table, position)
+            behind = from_position(table, position)
             if behind.any():
                 self._begun, self._reached = True, reached
                 self._put_aside(kept(table, behind))
@@ -769,7 +546,7 @@ class _Messages:
         if table is not None:
             table = self._held_back(table)
         if table is not None and limit is not None:
-            beyond = _from(table, limit)
+            beyond = from_position(table, limit)
             if beyond.any():
                 self._put_aside(kept(table, beyond))
                 table = kept(table, ~beyond)
@@ -787,7 +564,7 @@ class _Messages:
         while (table := next(self._tables, None)) is not None:
             if self._read_before < (0, 0):
                 return table
-            new = _from(table, (self._read_before[0], self._read_before[1] + 1))
+            new = from_position(table, (self._read_before[0], self._read_before[1] + 1))
             again = kept(table, ~new)
             again = again.filter(again["publish_time_ms"].is_valid())
             for place in zip(*(again[name].to_pylist() for name in _POSITION), strict=True):
@@ -806,7 +583,7 @@ class _Messages:
         if self._cut_ms is None:
             return table
         later = np.asarray(pc.fill_null(pc.greater_equal(table["publish_time_ms"], self._cut_ms), False))
-        later &= _from(table, (self._wanted[0], self._wanted[1] + 1))
+        later &= from_position(table, (self._wanted[0], self._wanted[1] + 1))
         if not later.any():
             return table
         at = int(np.argmax(later))
@@ -837,7 +614,7 @@ def _named(table: pa.Table) -> pa.Table:
 
 def _positions(table: pa.Table, after: Position) -> pa.Table:
     """Those after a position."""
-    return kept(table, _from(table, (after[0], after[1] + 1)))
+    return kept(table, from_position(table, (after[0], after[1] + 1)))
 
 
 def moved_to(events: pa.Table) -> Position:
@@ -861,271 +638,10 @@ def _with_checkpoint(events: pa.Table) -> tuple[Position, Position]:
     return (min(named), max(named)) if named else extent
 
 
-def _from(table: pa.Table, position: Position) -> npt.NDArray[np.bool_]:
+def from_position(table: pa.Table, position: Position) -> npt.NDArray[np.bool_]:
+    """Mark the entries from a position on."""
     ledgers, entries = table["ledger_id"].to_numpy(), table["entry_id"].to_numpy()
     behind: npt.NDArray[np.bool_] = (ledgers > position[0]) | (
         (ledgers == position[0]) & (entries >= position[1])
     )
     return behind
-
-
-def _without_headers(events: pa.Table) -> pa.Table:
-    headers = marked(events["kind"], "header")
-    return kept(events, ~headers) if headers.any() else events
-
-
-def kept(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
-    """The rows where ``mask`` is true; consecutive rows, as after a header, without a copy."""
-    at = np.flatnonzero(mask)
-    if len(at) and at[-1] - at[0] == len(at) - 1:
-        return part_of(rows, int(at[0]), int(at[0]) + len(at))
-    if not len(at):
-        return rows.slice(0, 0)
-    return rows.filter(pa.array(mask))
-
-
-def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:
-    there = [name for name in INCARNATION if has(table, name)]
-    distinct = {name: table[name].unique().to_pylist() for name in there}
-    if all(len(values) == 1 for values in distinct.values()):
-        rows = [{name: values[0] for name, values in distinct.items()}]
-    else:
-        rows = table.select(there).group_by(there).aggregate([]).to_pylist()
-    return {(row.get("broker"), row.get("incarnation")) for row in rows}
-
-
-def _entries(paths: Sequence[str], wanted: _Columns, topic: Mapping[str, str]) -> Iterator[pa.Table]:
-    """Rows of one topic in the columns of ``wanted``, in order of position."""
-    if len(paths) < 2:
-        return _rows(paths, wanted, topic)
-    return merged(EntryFile(_lowest(path, topic), _rows([path], wanted, topic)) for path in paths)
-
-
-def _lowest(path: str, topic: Mapping[str, str]) -> Position | None:
-    """A position that no entry of a topic in a file lies before; ``None`` if only its rows tell."""
-    with _File(path) as file:
-        return file.lowest(topic)
-
-
-def _rows(paths: Sequence[str], wanted: _Columns, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
-    """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
-    for path in paths:
-        with _File(path) as file:
-            for group in file.groups(dispatcher):
-                if not file.holds_only(group, dispatcher):
-                    table = file.shared_rows(group, dispatcher, wanted.of)
-                    if table.num_rows:
-                        yield table
-                    continue
-                for table in file.rows(group, wanted.schema.names):
-                    if table.num_rows:
-                        yield wanted.of(table)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Columns:
-    """Columns of lines or of entries, told apart by identity: the hash of a schema takes a twentieth of a millisecond."""
-
-    schema: pa.Schema
-
-    def of(self, table: pa.Table) -> pa.Table:
-        """Bring rows of a file into these columns, texts dictionary encoded; columns that the file lacks are null."""
-        return _as(table, self.schema, texts=True)
-
-
-@cache
-def _event_columns(names: tuple[str, ...]) -> _Columns:
-    return _Columns(pa.schema([EVENTS.field(name) for name in names]))
-
-
-@cache
-def _message_columns(names: tuple[str, ...]) -> _Columns:
-    return _Columns(pa.schema([MESSAGES.field(name) for name in names]))
-
-
-class _File:
-    """A Parquet file whose texts are read as dictionaries. ``shared_groups`` reads the row groups that dispatchers share."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._about = about(path)
-        self._texts = tuple(name for name in _TEXTS if name in self._about.columns)
-        self._file: pq.ParquetFile | None = None
-
-    def __enter__(self) -> _File:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def groups(self, dispatcher: Mapping[str, str]) -> list[int]:
-        """The row groups that may hold rows of the dispatcher, by their statistics."""
-        return [at for at, group in enumerate(self._about.groups) if group.may_hold(dispatcher)]
-
-    def holds_only(self, group: int, dispatcher: Mapping[str, str]) -> bool:
-        """True if a row group can hold no other rows than the dispatcher's."""
-        return self._about.groups[group].holds_only(dispatcher)
-
-    def lowest(self, topic: Mapping[str, str]) -> Position | None:
-        """A position that no entry of the topic lies before, by the statistics of row groups that hold no other topic."""
-        groups = self.groups(topic)
-        known = [self._about.groups[at].lowest for at in groups if self.holds_only(at, topic)]
-        found = [position for position in known if position is not None]
-        return min(found) if found and len(found) == len(groups) else None
-
-    def survey(self, group: int, dispatcher: Mapping[str, str], kinds: frozenset[str]) -> _GroupSurvey:
-        """The survey of a row group that dispatchers share."""
-        return _survey_of_group(self._path, group, tuple(dispatcher), self._texts, kinds)
-
-    def shared_rows(self, group: int, dispatcher: Mapping[str, str], form: Form) -> pa.Table:
-        """The dispatcher's rows of a row group that dispatchers share."""
-        return rows_of(self._path, group, dispatcher, form, self._texts)
-
-    def rows(self, group: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows of a row group of the dispatcher alone, a batch at a time, in those of ``columns`` that are filled."""
-        of_group = self._about.groups[group]
-        filled = frozenset(self._about.filled(group))
-        there = [name for name in columns if name in filled]
-        if self._file is None:
-            self._file = parquet_file(
-                self._path, metadata=self._about.metadata, read_dictionary=list(self._texts)
-            )
-        if of_group.num_rows > _MOST_AT_ONCE:
-            for batch in self._file.iter_batches(
-                _MOST_AT_ONCE, row_groups=[group], columns=there, use_threads=False
-            ):
-                yield pa.Table.from_batches([batch])
-            return
-        # The whole row group at once: each batch would bring a copy of its dictionaries.
-        whole = self._file.read_row_group(group, columns=there, use_threads=False)
-        for start in range(0, whole.num_rows, _SLICE_ROWS):
-            yield whole.slice(start, _SLICE_ROWS)
-
-
-def _as(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
-    """The table in exactly the columns of ``wanted``; with ``texts`` those of ``_TEXTS`` are dictionary encoded."""
-    arrays, other = [], {}
-    there = {name: at for at, name in enumerate(table.column_names)}
-    for number, field in enumerate(wanted):
-        at = there.get(field.name)
-        if at is None:
-            kind = _ENCODED if texts and field.name in _TEXTS else field.type
-            column = pa.chunked_array([nulls(table.num_rows, kind)])
-        else:
-            column = table.column(at)
-        if column.type != field.type:
-            if texts and pa.types.is_dictionary(column.type):
-                other[number] = field.with_type(column.type)
-            else:
-                column = _as_type(column, field.type)
-        arrays.append(column)
-    schema = pa.schema([other.get(at, field) for at, field in enumerate(wanted)]) if other else wanted
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column in another type; where only the names of list elements differ, without a copy."""
-    if pa.types.is_struct(kind):
-        return pa.chunked_array([_as_struct(chunk, kind) for chunk in column.chunks], kind)
-    if pa.types.is_list(kind):
-        try:
-            return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)
-        except pa.ArrowInvalid:
-            pass
-    return column.cast(kind)
-
-
-def _as_struct(chunk: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
-    """The array in another struct type; parts of a null struct that must not be null become 0."""
-    parts = [chunk.field(at).cast(field.type) for at, field in enumerate(kind)]
-    parts = [part if field.nullable else part.fill_null(0) for part, field in zip(parts, kind, strict=True)]
-    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=chunk.is_null())
-
-
-def rows_behind(
-    event_files: Sequence[str],
-    message_files: Sequence[str],
-    dispatcher: Mapping[str, str],
-    cut: Cut | None,
-    loads: Sequence[tuple[str | None, int]],
-    until_us: int,
-) -> tuple[pa.Table, pa.Table]:
-    """Return the lines and the entries of a log behind a place, in all columns of the log format.
-
-    Files are read from their ends on, as far as that place. Entries published from ``until_us`` on are left out: they come
-    with a later interval.
-
-    Args:
-        event_files: hold its lines.
-        message_files: hold the entries of its topic.
-        dispatcher: ``cluster``, ``topic`` and ``subscription``.
-        cut: the place; ``None`` = the beginning, and headers come too.
-        loads: broker and number of the incarnations up to the place.
-        until_us: end of the interval, microseconds.
-    """
-    topic = {name: dispatcher[name] for name in ("cluster", "topic")}
-    of_events, of_messages = _event_columns(tuple(EVENTS.names)), _message_columns(tuple(MESSAGES.names))
-    if cut is None:
-        every = _joined(_entries(message_files, of_messages, topic), MESSAGES)
-        return _joined(_rows(event_files, of_events, dispatcher), EVENTS), _published_before(every, until_us)
-    events: list[pa.Table] = []
-    for table in _rows_backwards(event_files, of_events, dispatcher):
-        lines = _without_headers(table)
-        behind = _lines_behind(lines, cut, loads)
-        events.append(behind)
-        if behind.num_rows < lines.num_rows:
-            break
-    entries: list[pa.Table] = []
-    for path in reversed(message_files):
-        for table in _rows_backwards([path], of_messages, topic):
-            behind = kept(table, _from(table, (cut.reached[0], cut.reached[1] + 1)))
-            entries.append(behind)
-            if behind.num_rows < table.num_rows:
-                break
-    found = _published_before(_joined(reversed(entries), MESSAGES), until_us)
-    return _joined(reversed(events), EVENTS), found.sort_by(
-        [("ledger_id", "ascending"), ("entry_id", "ascending")]
-    )
-
-
-def _published_before(messages: pa.Table, until_us: int) -> pa.Table:
-    return messages.filter(pc.fill_null(pc.less(messages["publish_time_ms"], -(-until_us // 1000)), True))
-
-
-def _rows_backwards(
-    paths: Sequence[str], wanted: _Columns, dispatcher: Mapping[str, str]
-) -> Iterator[pa.Table]:
-    """The tables of ``_rows``, one for each row group, the last one first."""
-    for path in reversed(paths):
-        with _File(path) as file:
-            for group in reversed(file.groups(dispatcher)):
-                if not file.holds_only(group, dispatcher):
-                    table = file.shared_rows(group, dispatcher, wanted.of)
-                else:
-                    parts = [wanted.of(part) for part in file.rows(group, wanted.schema.names)]
-                    table = pa.concat_tables(parts)
-                if table.num_rows:
-                    yield table
-
-
-def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, int]]) -> pa.Table:
-    """The lines behind a place."""
-    before = frozenset(loads[: cut.log])
-    of_cut = loads[cut.log] if cut.log < len(loads) else None
-    behind = np.ones(events.num_rows, np.bool_)
-    first = 0
-    for run in _runs_of_incarnations(events):
-        key = run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0
-        rows = slice(first, first + run.num_rows)
-        if key in before:
-            behind[rows] = False
-        elif key == of_cut:
-            behind[rows] = run["seq"].to_numpy() > cut.last_seq
-        first = rows.stop
-    return kept(events, behind)
-
-
-def _joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Join tables of rows, their texts as they are."""
-    return pa.concat_tables([no_rows(schema), *(_as(table, schema) for table in tables)])

@@ -33,19 +33,11 @@ from dispatch_core.recording.checkpoint import Position, leading
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
+from dispatch_core.recording.log_survey import Incarnation, incarnations, lines_by_incarnation, survey
 from dispatch_core.recording.resumed_parts import is_deleted, parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
-from dispatch_core.recording.stream import (
-    INCARNATION,
-    Cut,
-    Incarnation,
-    LogBatch,
-    incarnations,
-    kept,
-    lines_by_incarnation,
-    log_batches,
-    survey,
-)
+from dispatch_core.recording.stream import Cut, LogBatch, log_batches
+from dispatch_core.recording.table_rows import INCARNATION, kept
 from dispatch_core.replay.assembler import Replay
 from dispatch_core.replay.divergence_anomalies import ByDeliveries, in_batches, judged_by_deliveries
 from dispatch_core.replay.incarnation_ends import StoredEntries, judged_until

@@ -28,7 +28,8 @@ import zstandard
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.stream import Cut, Incarnation
+from dispatch_core.recording.log_survey import Incarnation
+from dispatch_core.recording.stream import Cut
 
 if TYPE_CHECKING:
     from dispatch_core.replay.assembler import Replay

@@ -24,7 +24,7 @@ from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import READ_POSITION
-from dispatch_core.recording.stream import Position
+from dispatch_core.recording.checkpoint import Position
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dispatch_core.recording import schema
 from dispatch_core.recording.lost_rows import REST_OF_FILE, Refused
 from dispatch_core.recording.stored_files import parquet_rows
-from dispatch_core.recording.stream import INCARNATION
+from dispatch_core.recording.table_rows import INCARNATION
 from spark_jobs.intervals import Interval
 from spark_jobs.warehouse.delta_tables import Place, all_files, files_until
 

@@ -26,7 +26,7 @@ from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording import schema
 from dispatch_core.recording.log_profile import RECORDED, Overrides
-from dispatch_core.recording.stream import INCARNATION
+from dispatch_core.recording.table_rows import INCARNATION
 from dispatch_core.tables import REPLAY_TABLES
 from spark_jobs.intervals import Interval
 from spark_jobs.location import Location

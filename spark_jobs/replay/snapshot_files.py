@@ -34,8 +34,8 @@ import pyarrow.parquet as pq
 import dispatch_core
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording import schema
+from dispatch_core.recording.rows_behind import rows_behind
 from dispatch_core.recording.stored_files import parquet_file
-from dispatch_core.recording.stream import rows_behind
 from dispatch_core.replay import snapshots
 from dispatch_core.replay.snapshots import KeptState, ReplayState, StateKeeper, decoded
 from spark_jobs.intervals import Interval

@@ -23,7 +23,7 @@ from typing import Any, Final
 from dispatch_core.audit.deliveries import fold
 from dispatch_core.cli.recordings import with_progress_bar
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.reader import find_recordings, read_recording
 from tests.dispatch_core.logs_without_trace import stripped
 from tests.dispatch_core.replay.interval_cuts import random_cuts, replays
@@ -65,7 +65,7 @@ def cuts_of(folder: Path, count: int = CUTS, seed: int = 0) -> list[Row]:
 def _one(folder: Path, number: int, logs: Sequence[Any], chosen: random.Random) -> Row:
     beginning, batch, trim_above = chosen.choice(_WINDOWS)
     stream.BEGINNING_LINES = beginning  # type: ignore[misc]
-    stream.BATCH_ROWS = stream._SLICE_ROWS = batch  # type: ignore[misc]
+    stream.BATCH_ROWS = table_rows.SLICE_ROWS = batch  # type: ignore[misc]
     defaults = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": trim_above}
     fold.AuditFold.__init__.__kwdefaults__ = defaults
     fold.KEEP_SAVED, fold.SAVED_US = chosen.choice(_SAVED)  # type: ignore[misc]

@@ -34,10 +34,11 @@ def test_intervals_from_snapshots_give_the_tables_of_whole_replays(
 def keep_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the sizes of windows that the cuts choose undone behind the test."""
     from dispatch_core.audit.deliveries import fold
-    from dispatch_core.recording import stream
+    from dispatch_core.recording import stream, table_rows
 
-    for name in ("BEGINNING_LINES", "BATCH_ROWS", "_SLICE_ROWS"):
+    for name in ("BEGINNING_LINES", "BATCH_ROWS"):
         monkeypatch.setattr(stream, name, getattr(stream, name))
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", table_rows.SLICE_ROWS)
     for name in ("KEEP_SAVED", "SAVED_US"):
         monkeypatch.setattr(fold, name, getattr(fold, name))
     monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", fold.AuditFold.__init__.__kwdefaults__)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import encoded
-from dispatch_core.recording.stream import Position, named_extent
+from dispatch_core.recording.checkpoint import Position
+from dispatch_core.recording.load_order import named_extent
 
 #: Columns of the events that the facts are found in.
 FACT_COLUMNS: Final = ("kind", "ranges", "positions")

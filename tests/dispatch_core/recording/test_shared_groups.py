@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatch_core.recording import shared_groups
+from dispatch_core.recording.log_survey import survey
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.recording.shared_groups import rows_of
-from dispatch_core.recording.stream import survey
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.rows_behind import rows_behind
 from dispatch_core.recording.schema import EVENTS
-from dispatch_core.recording.stream import rows_behind
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.snapshots import KeptState, StateKeeper, decoded
 from dispatch_core.tables import REPLAY_TABLES

@@ -15,7 +15,7 @@ import pytest
 
 from dispatch_core.audit.deliveries import fold
 from dispatch_core.errors import NotStreamableError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
@@ -55,8 +55,8 @@ def log_of(folder: Path) -> DispatcherLog | None:
 
 def set_sizes(monkeypatch: pytest.MonkeyPatch, rows: int, keep_behind: int) -> None:
     """Make batches of so many lines, and cut the window at each, down to so many settled entries."""
-    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-        monkeypatch.setattr(stream, name, rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     monkeypatch.setattr(stream, "BEGINNING_LINES", 30)
     sizes = {"keep_behind": keep_behind, "trim_above": 0}
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dispatch_core.recording import rewrite, stream
+from dispatch_core.recording import rewrite, stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
@@ -90,7 +90,7 @@ def test_batches_give_what_the_whole_part_gives(
     log = recorded(name)
     part = cut(log, int(share * log.events.num_rows))
     monkeypatch.setattr(stream, "BATCH_ROWS", 40)
-    monkeypatch.setattr(stream, "_SLICE_ROWS", 40)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", 40)
     in_batches = gathered(replay_files(written(part, tmp_path, row_group_rows=40), **spanned(log)))
     whole = replay(part, **spanned(log))
     for table in REPLAY_TABLES:
@@ -265,7 +265,7 @@ def test_a_log_with_lost_lines_comes_in_batches(
     count = log.events.num_rows
     lost = with_gap(log, count // 3, count // 2)
     monkeypatch.setattr(stream, "BATCH_ROWS", rows)
-    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     found = gathered(replay_files(written(lost, tmp_path, row_group_rows=max(rows, 40)), **spanned(log)))
     whole = replay(lost, **spanned(log))
     for table in REPLAY_TABLES:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dispatch_core.errors import NotStreamableError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay.log_files import replay_files
@@ -82,8 +82,8 @@ def middle_us(log: DispatcherLog) -> int:
 def test_a_boundary_among_entries_of_two_clocks_gives_what_the_whole_log_gives(
     skew_ms: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-        monkeypatch.setattr(stream, name, rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     log = recorded(LOG)
     boundary_us = middle_us(log) + 1000 * min(max(skew_ms, 0), 250)
     log = skewed(log, skew_ms)
@@ -104,8 +104,8 @@ def test_the_interval_before_the_boundary_needs_what_its_lines_name_and_no_more(
     skew_ms: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries that it names and a producer's clock puts behind the boundary come in a file of their own, the last one."""
-    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-        monkeypatch.setattr(stream, name, rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     log = recorded(LOG)
     boundary_us = middle_us(log) + 1000 * min(skew_ms, 250)
     log = skewed(log, skew_ms)

@@ -10,7 +10,7 @@ import pytest
 
 from dispatch_core.audit.deliveries import fold
 from dispatch_core.errors import NotStreamableError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
@@ -28,8 +28,8 @@ def test_batches_give_what_the_whole_log_gives(
     folder: Path, rows: int, logged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = with_moves if logged else without_moves
-    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-        monkeypatch.setattr(stream, name, rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     defaults = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
     monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", defaults)
     (log,) = read_recording(find_recordings([made(folder, tmp_path)])[0]).logs

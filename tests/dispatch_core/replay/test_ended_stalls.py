@@ -15,7 +15,7 @@ import pytest
 
 from dispatch_core.audit.deliveries import fold
 from dispatch_core.cli.main import main
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
@@ -75,8 +75,8 @@ def in_intervals(
     log: Path, folder: Path, spans: list[tuple[int, int]], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[list[dict[str, Any]]]:
     """Return the stalls that the pipeline's way finds in each interval, in batches of so many lines."""
-    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-        monkeypatch.setattr(stream, name, rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     monkeypatch.setattr(
         fold.AuditFold.__init__,
         "__kwdefaults__",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.tables import REPLAY_TABLES
@@ -53,7 +53,7 @@ def test_gates_before_the_first_delivery(
     lines = numbered(lines if is_sent else lines[:-1])
     log = read(write(tmp_path / "a", stored, lines, subscription_type=subscription_type))
     monkeypatch.setattr(stream, "BATCH_ROWS", rows)
-    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     in_batches = gathered(replay_files(written(log, tmp_path, row_group_rows=10), to_last_line=True, **SPAN))
     whole = replay(log, to_last_line=True, **SPAN)
     for table in REPLAY_TABLES:

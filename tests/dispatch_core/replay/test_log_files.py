@@ -15,7 +15,7 @@ import pytest
 
 from dispatch_core.audit.deliveries import fold
 from dispatch_core.errors import NotStreamableError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
 from dispatch_core.recording.schema import EVENTS
@@ -80,7 +80,7 @@ def small_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Batches and windows far smaller than any log."""
     rows: int = request.param
     monkeypatch.setattr(stream, "BATCH_ROWS", rows)
-    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     monkeypatch.setattr(
         fold.AuditFold.__init__, "__kwdefaults__", fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
     )
@@ -182,7 +182,7 @@ def test_what_races_with_a_sending_may_lie_in_the_piece_before_or_behind(
     late = replace_events(log, lines)
     monkeypatch.setattr(stream, "BATCH_ROWS", 1)  # every row group is a piece
     rows = BEFORE + row + 1 + ends_behind
-    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     dispatcher = written(late, tmp_path, row_group_rows=rows)
     in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)
@@ -209,7 +209,7 @@ def test_who_left_in_the_piece_before_still_races(monkeypatch: pytest.MonkeyPatc
     late = replace_events(log, lines)
     monkeypatch.setattr(stream, "BATCH_ROWS", 1)
     rows = BEFORE + row + 1
-    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     dispatcher = written(late, tmp_path, row_group_rows=rows)
     in_batches = gathered(replay_files(dispatcher, interval_start=DAY, interval_end=NEXT))
     whole = replay(late, interval_start=DAY, interval_end=NEXT)

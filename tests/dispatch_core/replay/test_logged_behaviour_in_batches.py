@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from dispatch_core.audit.deliveries import fold
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.replay.replay_log import replay
@@ -28,8 +28,8 @@ DAY, NEXT = datetime(2026, 11, 21, tzinfo=UTC), datetime(2026, 11, 25, tzinfo=UT
 
 def same_in_batches(log: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Compare a replay out of files, in batches of so many rows, with that of the whole log."""
-    for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-        monkeypatch.setattr(stream, name, rows)
+    monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     defaults = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": 0}
     monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", defaults)
     dispatcher = written(log, folder, row_group_rows=max(rows, 20))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from dispatch_core.audit.verdict import PASS
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.log_files import replay_files
 from dispatch_core.times import from_micros
@@ -103,8 +103,8 @@ def test_batches_of_any_size_find_the_same(
     span["interval_end"] = from_micros(T0_US + 86_400_000_000)
     found = []
     for rows in (2, 5, 10_000):
-        for name in ("BATCH_ROWS", "_SLICE_ROWS"):
-            monkeypatch.setattr(stream, name, rows)
+        monkeypatch.setattr(stream, "BATCH_ROWS", rows)
+        monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
         tables = gathered(replay_files(dispatcher | {"event_files": files}, **span))
         found.append(tables["anomalies"])
     assert "stuck_consumer" in {row["kind"] for row in found[0]}

@@ -14,7 +14,7 @@ import zstandard
 
 from dispatch_core.audit.deliveries import fold
 from dispatch_core.errors import SnapshotError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.snapshots import decoded, encoded
@@ -50,7 +50,7 @@ def windows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fold, "SAVED_US", saved_us)
     monkeypatch.setattr(stream, "BEGINNING_LINES", beginning)
     monkeypatch.setattr(stream, "BATCH_ROWS", batch)
-    monkeypatch.setattr(stream, "_SLICE_ROWS", batch)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", batch)
     defaults = fold.AuditFold.__init__.__kwdefaults__ | {"trim_above": trim_above}
     monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", defaults)
 

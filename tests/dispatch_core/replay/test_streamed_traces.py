@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dispatch_core.errors import NotStreamableError
-from dispatch_core.recording import stream
+from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type, with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
@@ -53,7 +53,7 @@ def compare(
 ) -> None:
     """Replay a log streamed in batches of so many rows, and as a whole, for the day and for its second half."""
     monkeypatch.setattr(stream, "BATCH_ROWS", rows)
-    monkeypatch.setattr(stream, "_SLICE_ROWS", rows)
+    monkeypatch.setattr(table_rows, "SLICE_ROWS", rows)
     monkeypatch.setattr(lines_ahead, "HORIZON", horizon)
     for module in (lines_ahead, verification, log_files):
         monkeypatch.setattr(module, "LOOK_AHEAD", 2 * horizon)

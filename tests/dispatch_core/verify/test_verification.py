@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from dispatch_core.broker.state import READ_POSITION, example_state
+from dispatch_core.recording.load_order import named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
-from dispatch_core.recording.stream import named_extent
 from dispatch_core.verify.tally import Tally
 from dispatch_core.verify.trace import lines_ahead, verification
 from dispatch_core.verify.trace.facts import TraceFacts
