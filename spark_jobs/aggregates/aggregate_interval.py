@@ -81,6 +81,7 @@ def _aggregate(warehouse: Place, span: Interval, limits: LimitRules) -> dict[str
             "interval_start": span.start.isoformat(),
             "limits": limits.digest,
             "rows": rows,
+            "publication": run.number,
             "seconds": round(time.monotonic() - began, 3),
         }
         record_run(warehouse, "aggregates", span, started_at, summary)
