@@ -121,6 +121,7 @@ class Files:
         for path, start in files_until(warehouse, TABLE, span):
             self._paths[start].append(path)
         self._live = {path for paths in self._paths.values() for path in paths}
+        self._ends_us: set[int] = set()  # of the intervals that have files
 
     def of(self, span: Interval) -> list[str]:
         """List those of one interval."""
@@ -132,6 +133,9 @@ class Files:
         Those can that were written by the same code, with the same settings, when the dispatcher's own rows up to the
         interval's end were those of now.
         """
+        if not self._ends_us:
+            ends = {from_micros(start): end_us for start, (end_us, _digest) in ledger.ingested().items()}
+            self._ends_us = {ends[start] for start in self._paths if start in ends}
         usable: dict[Group, Usable] = {}
         groups: set[Group] = set()
         changes: dict[str, frozenset[Group] | None] = {}
@@ -152,8 +156,12 @@ class Files:
                 path, end = row["kept_in"], from_micros(row["kept_end_us"])
             elif row["sha256"] is None:
                 path = None
-            if path is None or path in self._live:
-                usable[group] = Usable(None if path is None else Saved(end, path, span.end), row["ends_lost"])
+            if path is not None and path not in self._live:
+                # Its interval was replayed again and has another file, or maintenance has removed it.
+                if row["kept_end_us"] in self._ends_us:
+                    continue
+                path = None
+            usable[group] = Usable(None if path is None else Saved(end, path, span.end), row["ends_lost"])
         known = [changed for changed in changes.values() if changed is not None]
         is_known = 0 < len(known) == len(changes)
         return Kept(usable, groups - usable.keys(), frozenset[Group]().union(*known) if is_known else None)

@@ -21,9 +21,12 @@ from spark_jobs.ingest.landing_changes import stale_intervals
 from spark_jobs.ingest.with_history import ingest_with_history
 from spark_jobs.location import Location
 from spark_jobs.pull.pull_logs import pull
+from spark_jobs.replay.earlier_snapshots import earlier_snapshots, settings_digest
 from spark_jobs.replay.replay_interval import replay, what_to_replay
+from spark_jobs.replay.snapshot_files import Saved
 from spark_jobs.stale_intervals import recompute
 from spark_jobs.warehouse.delta_tables import all_files, data_files, read_table, replace_interval
+from spark_jobs.warehouse.run_ledger import Ledger
 from tests.dispatch_core.audit.table_rows import empty_row
 from tests.spark_jobs.orders import Home, assert_same, runs, span
 
@@ -260,3 +263,29 @@ def test_what_a_later_stage_added_does_not_stay(
     home.recompute(spark)
     assert folded(home)[0] == (DISPATCHERS + 2, 3, 1)
     assert_same(home, at_once)
+
+
+def test_a_snapshot_that_another_interval_kept_is_found_where_it_is_now(
+    spark: SparkSession, at_once: Home, tmp_path: Path
+) -> None:
+    shutil.copytree(at_once.root, tmp_path / "home")
+    home = Home(tmp_path / "home", at_once.source, to_the_end=False)
+    late = ("standalone", f"persistent://public/default/{LATE}", "s")
+
+    def saved() -> Saved | None:
+        settings = settings_digest(LimitRules(), RECORDED)
+        found = earlier_snapshots(home.warehouse, Ledger(home.warehouse), span(4), settings)
+        assert found is not None
+        assert found.end == span(3).end
+        assert sum(one is not None for one in found.saved.values()) >= DISPATCHERS
+        return found.saved[late]
+
+    for _ in range(2):
+        snapshot = saved()
+        assert snapshot is not None
+        assert snapshot.path in data_files(home.warehouse, "snapshots", span(2)), (
+            "it has no rows in the third"
+        )
+        replay(spark, home.warehouse, span(2))  # in other files
+    replace_interval(home.warehouse, "snapshots", span(2), [])
+    assert saved() is None
