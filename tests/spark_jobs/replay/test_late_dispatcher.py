@@ -25,7 +25,7 @@ from spark_jobs.replay.earlier_snapshots import earlier_snapshots, settings_dige
 from spark_jobs.replay.replay_interval import replay, what_to_replay
 from spark_jobs.replay.snapshot_files import Saved
 from spark_jobs.stale_intervals import recompute
-from spark_jobs.warehouse.delta_tables import all_files, data_files, read_table, replace_interval
+from spark_jobs.warehouse.delta_tables import Publication, all_files, data_files, read_table, replace_interval
 from spark_jobs.warehouse.run_ledger import Ledger
 from tests.dispatch_core.audit.table_rows import empty_row
 from tests.spark_jobs.orders import Home, assert_same, runs, span
@@ -245,6 +245,26 @@ def test_results_stay_only_if_they_are_there_and_would_be_the_same(
     if what != "settings":
         home.recompute(spark)
         assert_same(home, at_once)
+
+
+def test_a_run_that_died_between_two_tables_is_done_again_for_all(
+    spark: SparkSession, home: Home, logs: Path, at_once: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come_late(spark, home, logs, OLD, LATE)
+    replace = Publication.replace
+
+    def dies(run: Publication, name: str, *arguments: Any) -> int:
+        if name == "waits":
+            raise RuntimeError("killed")
+        return replace(run, name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publication, "replace", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            replay(spark, home.warehouse, span(1))
+    assert home.recompute(spark) == [span(number).name for number in range(1, INTERVALS + 1)]
+    assert folded(home)[0] == (DISPATCHERS + 2, DISPATCHERS + 2, 1)
+    assert_same(home, at_once)
 
 
 def test_what_a_later_stage_added_does_not_stay(
