@@ -320,7 +320,7 @@ class Replay:
 
     @property
     def owned(self) -> OwnershipSpans:
-        """Who owned what."""
+        """Return who owned what."""
         return self._judge.ownership()
 
     @property

@@ -23,13 +23,12 @@ import pyarrow.compute as pc
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from dispatch_core.recording.stored_files import parquet_file
 from dispatch_core.tables import REPLAY_TABLES
-from spark_jobs.aggregates.aggregate_interval import KINDS
 from spark_jobs.location import Location
 from spark_jobs.replay.dispatcher_files import groups_in
 from spark_jobs.replay.earlier_snapshots import Files
 from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
 from spark_jobs.replay.snapshot_files import Group, core_digest, digest_of_ends
-from spark_jobs.warehouse.contracts import StagedFile, conform, file_schema, joined_file
+from spark_jobs.warehouse.contracts import KINDS_OVER_TOPICS, StagedFile, conform, file_schema, joined_file
 from spark_jobs.warehouse.delta_tables import Publication, rows_of_files
 from spark_jobs.warehouse.run_ledger import Ledger, without_end
 from spark_jobs.warehouse.staging import write_file
@@ -43,7 +42,7 @@ _ADDED_TO: Final = "anomalies"
 
 @dataclass(frozen=True, slots=True)
 class KeptResults:
-    """What stays of an earlier replay of an interval.
+    """The part of an earlier replay of an interval that stays.
 
     Attributes:
         dispatchers: number of those whose results stay.
@@ -85,7 +84,8 @@ def kept_results(
             staying.add(group)
         else:
             again.append(dispatcher)
-    kept = sum(not dispatcher["idle"] for dispatcher in found) - sum(not one["idle"] for one in again)
+    replayed = sum(not dispatcher["idle"] for dispatcher in again)
+    kept = sum(not dispatcher["idle"] for dispatcher in found) - replayed
     if not kept:
         return NOTHING_KEPT, list(found)
     results = KeptResults(kept, {name: list(files) for name, files in published.files.items()})
@@ -99,7 +99,7 @@ def kept_results(
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """What an earlier replay published: how many dispatchers, and by table the data files with their rows.
+    """An earlier replay in the tables: how many dispatchers, and by table the data files with the number of their rows.
 
     ``added_to``: another stage has added rows since.
     """
@@ -159,7 +159,7 @@ def _look(asked: tuple[str, str]) -> tuple[str, str, set[Group], bool]:
 
 
 def _added(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(rows["kind"], value_set=pa.array(KINDS))
+    return pc.is_in(rows["kind"], value_set=pa.array(KINDS_OVER_TOPICS))
 
 
 def _without(asked: tuple[tuple[str, str], Collection[Group]]) -> dict[str, Any]:

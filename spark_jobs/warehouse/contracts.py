@@ -113,6 +113,8 @@ APPENDED: Final = ("run_metadata", "alerts_sent")
 NOT_COMPARED: Final = (*APPENDED, "inputs", "snapshots")
 
 PARTITION: Final = "interval_start"
+#: Kinds of ``anomalies`` that are found over all topics, and added to those of the replay.
+KINDS_OVER_TOPICS: Final = ("failover_imbalance",)
 
 #: Columns that tables of a home may lack, because they are younger than it: log format 1.1, operations on the
 #: cursor, the lost ends beside a snapshot. They stand last.

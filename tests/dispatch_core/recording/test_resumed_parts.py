@@ -53,7 +53,7 @@ def table(listed: list[Line]) -> pa.Table:
 
 
 def seen(events: pa.Table) -> list[Any]:
-    """What is read from the rare lines of a log: by part the connections, the first state, whether it was deleted."""
+    """Read the rare lines of a log: by part the connections, the first state, whether it was deleted."""
     headers = events.filter(pc.equal(events["kind"], "header"))["header_json"].to_pylist()
     of_log = events.filter(pc.not_equal(events["kind"], "header"))
     log = DispatcherLog("", "c", "t", "s", None, 0, {}, MESSAGES.empty_table(), of_log)

@@ -297,7 +297,7 @@ def test_a_snapshot_that_another_interval_kept_is_found_where_it_is_now(
         found = earlier_snapshots(home.warehouse, Ledger(home.warehouse), span(4), settings)
         assert found is not None
         assert found.end == span(3).end
-        assert sum(one is not None for one in found.saved.values()) >= DISPATCHERS
+        assert sum(snapshot is not None for snapshot in found.saved.values()) >= DISPATCHERS
         return found.saved[late]
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Whose rows changed when an interval was ingested again, and what the ledger knows of earlier states. No Spark."""
+"""Dispatchers whose rows changed when an interval was ingested again, and the ledger's earlier states. No Spark."""
 
 from __future__ import annotations
 
