@@ -36,18 +36,18 @@ def recompute(
     limits: LimitRules,
     overrides: Overrides = RECORDED,
 ) -> list[dict[str, str]]:
-    """Ingest (with history), replay and aggregate the intervals again, oldest first; return their bounds.
+    """Replay and aggregate the intervals again, oldest first, after ingesting what the tables lack; return their bounds.
 
     The caller has to make their verdicts, reports and alerts again.
     """
     from spark_jobs.aggregates.aggregate_interval import aggregate
-    from spark_jobs.ingest.with_history import ingest_with_history
+    from spark_jobs.ingest.with_history import ingest_if_outdated
     from spark_jobs.replay.replay_interval import replay
 
     done = []
     for span in sorted(spans, key=lambda span: span.start):
         if segments.read_interval(landing, span) is not None:  # its log files are still kept
-            ingest_with_history(spark, landing, warehouse, span)
+            ingest_if_outdated(spark, landing, warehouse, span)
         replay(spark, warehouse, span, limits=limits, overrides=overrides)
         aggregate(warehouse, span, limits=limits)
         done.append(bounds_as_json(span))

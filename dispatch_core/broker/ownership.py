@@ -14,7 +14,8 @@ Consumer 7 owns all 100 hashes; then consumer 8 wins hashes 40 to 59, which cuts
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -42,20 +43,46 @@ class OwnershipSpans:
         self._spare: Ints = np.empty((4, 0), np.int64)  # where the next change puts what is open from then on
         self._spans = 0  # that are open
         self._closed: list[Ints] = []  # with the epoch that ended each
-        self._changes: list[tuple[int, int]] = [
-            (OPEN, OPEN)
-        ]  # seq and time of each epoch; epochs count from 1
+        # Epoch, seq and time of each change that is known; epochs count from 1.
+        self._changes: list[tuple[int, int, int]] = [(0, OPEN, OPEN)]
         self._report = Assignments()
 
     @property
     def epoch(self) -> int:
         """The epoch of the last change; 0 = there was none."""
-        return len(self._changes) - 1
+        return self._changes[-1][0]
 
     @property
     def changes(self) -> Ints:
-        """The ``seq`` of every change by now, ascending."""
-        return np.array([seq for seq, _t_us in self._changes[1:]], np.int64)
+        """The ``seq`` of every change that is known, ascending."""
+        return np.array([seq for _epoch, seq, _t_us in self._changes[1:]], np.int64)
+
+    @contextmanager
+    def since(self, t_us: int) -> Iterator[None]:
+        """Leave out what ended before a time, until the block ends: for a copy that goes on from a later one.
+
+        >>> spans = OwnershipSpans()
+        >>> for number, owner in enumerate((7, 8, 9), 1):
+        ...     spans.reported(number, 100 * number, [(0, 99, owner)])
+        >>> with spans.since(201):
+        ...     [tuple(row) for row in zip(*(spans.columns()[name].tolist() for name in ("epoch", "owner", "until_t_us")))]
+        [(2, 8, 300), (3, 9, -1)]
+        >>> len(spans.columns()["owner"])
+        3
+        """
+        closed, changes = self._closed, self._changes
+        time_of = {epoch: at_us for epoch, _seq, at_us in changes}
+        ended: Ints = np.concatenate([np.empty((5, 0), np.int64), *closed], axis=1)
+        times_us = np.array([time_of[epoch] for epoch in ended[_UNTIL].tolist()], np.int64)
+        ended = ended[:, times_us >= t_us]
+        # The number of the last change counts on, and the others are those that a span began or ended with.
+        epochs = {0, self.epoch, *self._open[_EPOCH, : self._spans].tolist()}
+        epochs.update(ended[_EPOCH].tolist(), ended[_UNTIL].tolist())
+        self._closed, self._changes = [ended], [change for change in changes if change[0] in epochs]
+        try:
+            yield
+        finally:
+            self._closed, self._changes = closed, changes
 
     def reported(self, seq: int, t_us: int, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Take the whole range report (start, end, owner) after an event; for one dispatcher either this or ``changed``."""
@@ -67,7 +94,7 @@ class OwnershipSpans:
         """Take the ranges that consumers lost and won by the event ``seq`` at ``t_us``."""
         if not len(lost) and not len(won):
             return
-        self._changes.append((seq, t_us))
+        self._changes.append((self.epoch + 1, seq, t_us))
         most = self._spans + len(lost) + len(won)
         if self._spare.shape[1] < most:
             self._spare = np.empty((4, 2 * most), np.int64)
@@ -84,16 +111,17 @@ class OwnershipSpans:
         still = np.zeros((1, self._spans), np.int64)
         spans = np.concatenate([*self._closed, np.concatenate([self._open[:, : self._spans], still])], axis=1)
         spans = spans[:, np.lexsort((spans[_START], spans[_EPOCH]))]
-        seqs, times_us = np.array(self._changes, np.int64).T
+        epochs, seqs, times_us = np.array(self._changes, np.int64).T
+        begun, ended = (np.searchsorted(epochs, spans[row]) for row in (_EPOCH, _UNTIL))
         return {
             "start": spans[_START],
             "end": spans[_END],
             "owner": spans[_OWNER],
             "epoch": spans[_EPOCH],
-            "from_seq": seqs[spans[_EPOCH]],
-            "from_t_us": times_us[spans[_EPOCH]],
-            "until_seq": seqs[spans[_UNTIL]],
-            "until_t_us": times_us[spans[_UNTIL]],
+            "from_seq": seqs[begun],
+            "from_t_us": times_us[begun],
+            "until_seq": seqs[ended],
+            "until_t_us": times_us[ended],
         }
 
 

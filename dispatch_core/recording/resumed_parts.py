@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -94,6 +95,52 @@ def parts_of(log: DispatcherLog) -> list[DispatcherLog]:
             )
         )
     return parts
+
+
+def needed_later(rare: pa.Table) -> pa.Table:
+    """Leave out the rare lines and headers of a log on which no line behind them can depend.
+
+    These are all headers but the latest, and checkpoints in the middle of a part that name no connection which other lines
+    of the part do not name. A checkpoint that begins a log or a part stays, and the first one behind a gap or a deletion.
+    """
+    kinds = rare["kind"].to_pylist()
+    headers = [row for row, kind in enumerate(kinds) if kind == "header"]
+    said = [row for row in headers if rare["header_json"][row].as_py()]
+    left_out = {*headers} - {*(said or headers)[-1:]}
+    if has_kind(rare, "checkpoint"):
+        left_out |= _repeating_checkpoints(rare, kinds)
+    return rare.take(pa.array(sorted({*range(len(kinds))} - left_out), pa.int64())) if left_out else rare
+
+
+def _repeating_checkpoints(rare: pa.Table, kinds: list[str]) -> set[int]:
+    """Rows of checkpoints in the middle of a part, whose connections lines before them in the part have named."""
+    texts, numbers = (rare[name].to_pylist() for name in ("checkpoint_json", "consumer"))
+    lines = [row for row, kind in enumerate(kinds) if kind != "header"]
+    begins = {behind for row, behind in pairwise(lines) if kinds[row] == "gap"}
+    begins |= {*lines[:1], *made_again(rare, after_deletion=False)}
+    added: set[int | None] = set()
+    named: dict[int, bool] = {}  # by number, if more than that is known
+    found: set[int] = set()
+    for row in lines:
+        if row in begins:
+            added, named = set(), {}
+        if kinds[row] == "consumer_added":
+            added.add(numbers[row])
+        if kinds[row] == "checkpoint":
+            state = checkpoint.read(texts[row]) if texts[row] else None
+            says = {
+                consumer.number: consumer != checkpoint.Connected(consumer.number)
+                for consumer in (state.consumers if state is not None else None) or ()
+            }
+            new = {
+                number: more
+                for number, more in says.items()
+                if number not in added and (number not in named or more > named[number])
+            }
+            if state is not None and row not in begins and not new:
+                found.add(row)
+            named |= new
+    return found
 
 
 def _with_names(before: pa.Table, line: pa.Table) -> pa.Table:

@@ -49,6 +49,7 @@ from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries, passed_us
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
+from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted
@@ -331,6 +332,11 @@ class Replay:
         if not self._deleted:
             until_us = self._finished_until_us()
             self._unsent.add_behind(messages, until_us, self._as_of_us(), self._delays)
+
+    @property
+    def owned(self) -> OwnershipSpans:
+        """Return who owned what."""
+        return self._judge.ownership()
 
     @property
     def ownership_changes(self) -> npt.NDArray[np.int64]:

@@ -34,7 +34,7 @@ from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from dispatch_core.recording.log_survey import Incarnation, incarnations, lines_by_incarnation, survey
-from dispatch_core.recording.resumed_parts import is_deleted, parts_of
+from dispatch_core.recording.resumed_parts import is_deleted, needed_later, parts_of
 from dispatch_core.recording.schema import DISPATCHER_KEY, MESSAGES
 from dispatch_core.recording.stream import Cut, LogBatch, log_batches
 from dispatch_core.recording.table_rows import INCARNATION, kept
@@ -190,8 +190,8 @@ class _Log:
         return replace(self.parts[0], events=pa.table({"t_us": pa.array([self.last_t_us], pa.int64())}))
 
     def ended(self) -> _Log:
-        """Return it without its lines, of which nothing is needed when the next one has begun."""
-        return replace(self, parts=[self.as_earlier()])
+        """Return it without its lines and its header, of which nothing is needed when the next one has begun."""
+        return replace(self, parts=[replace(self.as_earlier(), header={})])
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +312,11 @@ class _Keeping:
         before = pc.or_(
             pc.less_equal(self._rare["seq"], cut.last_seq), pc.equal(self._rare["kind"], "header")
         )
-        rare = self._rare.filter(pc.and_(pc.and_(*of_head), before))
+        rare = needed_later(self._rare.filter(pc.and_(pc.and_(*of_head), before)))
         earlier = [log.ended() for log in self._logs[: cut.log]]
         state = ReplayState(cut, replay, earlier, self._loads[: cut.log + 1], [*extents[: cut.log + 1]], rare)
-        self._keeper.keep(state)
+        with replay.owned.since(self.cut_us):
+            self._keeper.keep(state)
 
 
 def _replayed(

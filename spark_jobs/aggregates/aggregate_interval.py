@@ -23,7 +23,7 @@ from dispatch_core.tables import ANOMALIES
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say
-from spark_jobs.warehouse.contracts import conform
+from spark_jobs.warehouse.contracts import KINDS_OVER_TOPICS, conform
 from spark_jobs.warehouse.delta_tables import (
     Place,
     Publication,
@@ -37,8 +37,6 @@ from spark_jobs.warehouse.delta_tables import (
 )
 from spark_jobs.warehouse.file_rows import file_rows
 
-#: Kinds whose rows this stage adds to those of the replay.
-KINDS: Final = ("failover_imbalance",)
 #: The limits that hold where no policy is given.
 NO_RULES: Final = LimitRules()
 
@@ -81,6 +79,7 @@ def _aggregate(warehouse: Place, span: Interval, limits: LimitRules) -> dict[str
             "interval_start": span.start.isoformat(),
             "limits": limits.digest,
             "rows": rows,
+            "publication": run.number,
             "seconds": round(time.monotonic() - began, 3),
         }
         record_run(warehouse, "aggregates", span, started_at, summary)
@@ -208,9 +207,9 @@ def uneven_topics(times: pa.Table, span: Interval, limits: LimitRules) -> list[d
 
 
 def _publish(run: Publication, found: list[dict[str, Any]]) -> int:
-    """Replace the interval's anomalies of ``KINDS``, beside those of the replay; returns how many anomalies there are."""
+    """Replace the anomalies of ``KINDS_OVER_TOPICS``, beside those of the replay; returns how many anomalies there are."""
     rows = read_table(run.warehouse, "anomalies", run.span)
-    kept = rows.filter(pc.invert(pc.is_in(rows["kind"], value_set=pa.array(KINDS))))
+    kept = rows.filter(pc.invert(pc.is_in(rows["kind"], value_set=pa.array(KINDS_OVER_TOPICS))))
     added = conform(pa.Table.from_pylist(found, schema=ANOMALIES), ANOMALIES)
     staged = [
         write_rows(run.warehouse, "anomalies", run.span, part, name)
@@ -221,7 +220,10 @@ def _publish(run: Publication, found: list[dict[str, Any]]) -> int:
 
 
 def _has_kinds(warehouse: Place, span: Interval) -> bool:
-    return any(True for _rows in file_rows(data_files(warehouse, "anomalies", span), ["kind"], kinds=KINDS))
+    return any(
+        True
+        for _rows in file_rows(data_files(warehouse, "anomalies", span), ["kind"], kinds=KINDS_OVER_TOPICS)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,6 +30,7 @@ from spark_jobs.ingest.ingest_task import STAGED, TASKS, read_partition
 from spark_jobs.ingest.interval_plan import (
     Expected,
     ahead_inputs_digest,
+    file_marks,
     has_messages_ahead,
     inputs_digest,
     logs_go_on,
@@ -48,7 +49,7 @@ from spark_jobs.pull.pull_logs import landed_segments
 from spark_jobs.pull.segment_surveys import Surveyed, surveyed
 from spark_jobs.pull.segments import Segment
 from spark_jobs.task_grouping import group_into_tasks
-from spark_jobs.warehouse import spark_tables
+from spark_jobs.warehouse import inputs, spark_tables
 from spark_jobs.warehouse.contracts import GROUP, ORDER, STAGED_FILE, StagedFile, file_schema
 from spark_jobs.warehouse.delta_tables import (
     Place,
@@ -58,9 +59,9 @@ from spark_jobs.warehouse.delta_tables import (
     publishing,
     record_run,
 )
-from spark_jobs.warehouse.run_ledger import Ledger
+from spark_jobs.warehouse.run_ledger import Ledger, with_ahead
 
-#: The tables that this stage publishes.
+#: The tables that this stage makes of the landed files.
 _TABLES = ("messages", "consumer_events", messages_ahead.TABLE, "quarantine")
 #: Attempts while other runs publish the same interval: one that ingested the same files leaves nothing to do.
 _ATTEMPTS = 3
@@ -127,7 +128,7 @@ def _ingest_once(
     spark: SparkSession, landing: Place, warehouse: Place, span: Interval, *, as_history: bool
 ) -> dict[str, Any] | None:
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with publishing(warehouse, span, _TABLES) as run:
+    with publishing(warehouse, span, (*_TABLES, inputs.TABLE)) as run:
         if as_history and _gave_way(landing, span):
             landed: list[Segment] = []
         else:
@@ -165,6 +166,11 @@ def _ingest_once(
         ahead_digest = messages_ahead.digest_of(ahead_files)
         rows[messages_ahead.TABLE] = run.replace(messages_ahead.TABLE, ahead_files)
         rows["quarantine"] = run.replace("quarantine", compact(staged["quarantine"], run))
+        digests = inputs.digests_of(
+            _groups(reports), file_marks(known, span), messages_ahead.digests_by_topic(ahead_files)
+        )
+        state = inputs.state_of((span.end_us, with_ahead(expected.digest, ahead_digest)))
+        run.replace(inputs.TABLE, inputs.stage(run, state, digests))
         summary = _summary(reports, rows, span) | {
             "files_of_other_intervals": len(read) - len(chosen),
             "files_beside_a_trace": len(landed) - len(read),
@@ -192,6 +198,13 @@ def _ingest_once(
     return summary
 
 
+def _groups(reports: list[dict[str, Any]]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the names of the log files with the dispatchers, or topics, that each has rows of."""
+    for report in reports:
+        for log_runs in report["runs"]:
+            yield report["name"], log_runs["groups"]
+
+
 def _gave_way(landing: Place, span: Interval) -> bool:
     landed = segments.read_interval(landing, span)
     return landed is not None and landed.role == "retired"
@@ -217,7 +230,7 @@ def _publish(
     run: Publication,
 ) -> int:
     apart = not_runs(
-        (log_runs["paths"], log_runs["groups"])
+        (log_runs["paths"], log_runs["groups"] if log_runs["sorted"] else None)
         for report in reports
         for log_runs in report["runs"]
         if log_runs["table"] == name

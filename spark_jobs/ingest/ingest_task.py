@@ -61,11 +61,18 @@ STAGED: Final = pa.schema(
             "staged",
             pa.list_(pa.struct(STAGED_FILE)),
         ),
-        # groups: one per sorted run (spark_jobs.ingest.sorted_runs); null if the rows are no sorted runs
+        # groups: those that the file has rows of; sorted: each is a sorted run (spark_jobs.ingest.sorted_runs)
         pa.field(
             "runs",
             pa.list_(
-                pa.struct([("table", pa.string()), ("paths", pa.list_(pa.string())), ("groups", _GROUPS)])
+                pa.struct(
+                    [
+                        ("table", pa.string()),
+                        ("paths", pa.list_(pa.string())),
+                        ("groups", _GROUPS),
+                        ("sorted", pa.bool_()),
+                    ]
+                )
             ),
         ),
         pa.field("rows_in", pa.int64()),
@@ -264,7 +271,12 @@ def _stage_file(reading: LogFile, sink: Sink, span: Interval, behind: Sink | Non
     return {
         "name": reading.name,
         "runs": [
-            {"table": name, "paths": [str(path) for path in paths_of[name]], "groups": log_runs.groups}
+            {
+                "table": name,
+                "paths": [str(path) for path in paths_of[name]],
+                "groups": log_runs.present,
+                "sorted": log_runs.groups is not None,
+            }
             for name, log_runs in runs.items()
             if name in paths_of
         ],

@@ -7,7 +7,8 @@ Intervals may be run in any order because of two rules:
    into intervals of the same length, counted back from the start of this one, and ingested first. Earlier intervals whose
    files have changed (a late segment) are ingested again.
 2. *An interval is computed again when rows before its end have changed.* Each replay records the digest of all rows that it
-   depends on. If that digest is another one now, the interval is ``stale``.
+   depends on. If that digest is another one now, the interval is ``stale``. Of the dispatchers only those are replayed again
+   whose own rows have changed (``spark_jobs.replay.kept_results``).
 
 Example: the log has rows of the 19th, 20th and 21st, and the first run is for the 21st. The 19th and the 20th are ingested
 first. If a segment with rows of the 20th arrives later, the 20th is ingested again, and the 21st is stale.
@@ -82,15 +83,24 @@ def inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:
     A file that has grown by rows of other hours does not change the digest. A file without a readable row does not count:
     it is quarantined in the intervals that are run while it is there, and makes none of them outdated.
     """
-    first, last = _hours(span)
     made_of = []
     for segment, survey in surveyed:
-        marks = sorted({mark for hour, _rows, mark in survey.hours if first <= hour <= last})
+        marks = _marks(survey, span)
         if marks:
             made_of.append([segment.name, *marks])
         elif not survey.hours and survey.carries:
             made_of.append([segment.name, segment.sha256])
     return _digest(sorted(made_of)) if made_of else ""
+
+
+def file_marks(surveyed: Iterable[Surveyed], span: Interval) -> dict[str, list[str]]:
+    """Return by file what tells its rows of the interval from those of another version of it."""
+    return {segment.name: _marks(survey, span) or [segment.sha256] for segment, survey in surveyed}
+
+
+def _marks(survey: Survey, span: Interval) -> list[str]:
+    first, last = _hours(span)
+    return sorted({mark for hour, _rows, mark in survey.hours if first <= hour <= last})
 
 
 def ahead_inputs_digest(surveyed: Iterable[Surveyed], span: Interval) -> str:

@@ -125,11 +125,26 @@ def stage_named(
 def digest_of(files: Sequence[StagedFile]) -> str:
     """Compute the digest of the rows of files, "" for none."""
     digest = hashlib.sha256()
+    for rows in _rows_of(files):
+        digest.update(json.dumps(rows, default=str).encode())
+    return digest.hexdigest()[:32] if files else ""
+
+
+def digests_by_topic(files: Sequence[StagedFile]) -> dict[tuple[str, ...], str]:
+    """Compute the digest of the rows of each topic in files."""
+    digests: dict[Topic, Any] = {}
+    for rows in _rows_of(files):
+        for row in rows:
+            digest = digests.setdefault((row["cluster"], row["topic"]), hashlib.sha256())
+            digest.update(json.dumps(row, default=str).encode())
+    return {topic: digest.hexdigest()[:32] for topic, digest in digests.items()}
+
+
+def _rows_of(files: Sequence[StagedFile]) -> Iterator[list[dict[str, Any]]]:
     for staged in files:
         with parquet_file(staged.path.url) as file:
             for batch in file.iter_batches():
-                digest.update(json.dumps(batch.to_pylist(), default=str).encode())
-    return digest.hexdigest()[:32] if files else ""
+                yield batch.to_pylist()
 
 
 def _up_to(files: Sequence[StagedFile], highest: Mapping[Topic, Position]) -> Iterator[pa.Table]:

@@ -40,10 +40,24 @@ class Runs:
         """The groups (``contracts.GROUP``) of the file in order; None if the rows of a group are apart or out of order."""
         return list(self._begun) if self._whole else None
 
+    @property
+    def present(self) -> list[tuple[Any, ...]]:
+        """The groups that the file has rows of, sorted runs or not."""
+        return list(self._begun)
+
     def follow(self, rows: pa.Table) -> None:
         """Take the next rows."""
-        if not self._whole or not rows.num_rows:
+        if not rows.num_rows:
             return
+        if self._whole:
+            self._follow_runs(rows)
+        if not self._whole:
+            names = rows.select(self._group).group_by(list(self._group), use_threads=False).aggregate([])
+            self._begun.update(
+                dict.fromkeys(zip(*(names[name].to_pylist() for name in self._group), strict=True))
+            )
+
+    def _follow_runs(self, rows: pa.Table) -> None:
         columns = [in_one(rows[name]) for name in self._group]
         begins = _begins(columns)
         begins[0] = tuple(column[0].as_py() for column in columns) != self._last

@@ -39,29 +39,45 @@ def ingest_with_history(
     ``history_digest`` and ``stale`` (intervals that were audited on another history, oldest first; they are marked in
     ``run_metadata``). Raises what ``ingest`` raises; what was ingested until then stays.
     """
+    history = _ingest_history(spark, landing, warehouse, span)
+    try:
+        summary = ingest(spark, landing, warehouse, span)
+    finally:
+        again = mark_stale(spark, landing, warehouse)
+    return summary | {
+        "history": history,
+        "history_digest": Ledger(warehouse).history_of(span),
+        "stale": [bounds_as_json(stale) for stale in again if stale != span],
+    }
+
+
+@names_disk_errors("ingest")
+def ingest_if_outdated(spark: SparkSession, landing: Place, warehouse: Place, span: Interval) -> None:
+    """Ingest an interval with history if the tables lack landed rows, or do not know whether its logs go on."""
+    _ingest_history(spark, landing, warehouse, span)
+    own = [interval for interval in expected_intervals(spark, landing) if interval.span == span]
+    ledger = Ledger(warehouse)
+    known = own and own[0].goes_on == (span.start_us in ledger.logs_go_on())
+    if not known or outdated(own, ledger.ingested(), ledger.read_ahead()):
+        ingest(spark, landing, warehouse, span)
+
+
+def _ingest_history(spark: SparkSession, landing: Place, warehouse: Place, span: Interval) -> list[str]:
+    """Ingest what the tables lack of all intervals before ``span``, oldest first; return their names."""
     files = surveyed(spark, landing, segments.without_doubles(landed_segments(landing, span)))
     _land_history(landing, span, files)
     ledger = Ledger(warehouse)
     earlier = [
         interval for interval in expected_intervals(spark, landing) if interval.span.start < span.start
     ]
-    history = []
+    done = []
     for interval in outdated(earlier, ledger.ingested(), ledger.read_ahead()):
         say(
             f"ingest {span.name}: {interval.span.name} is earlier, and the tables lack some of its landed rows"
         )
         if ingest_as_history(spark, landing, warehouse, interval.span) is not None:
-            history.append(interval.span.name)
-    try:
-        summary = ingest(spark, landing, warehouse, span)
-    finally:
-        again = mark_stale(spark, landing, warehouse)
-    ledger.refresh()
-    return summary | {
-        "history": history,
-        "history_digest": ledger.history_of(span),
-        "stale": [bounds_as_json(stale) for stale in again if stale != span],
-    }
+            done.append(interval.span.name)
+    return done
 
 
 def _land_history(landing: Place, span: Interval, files: Sequence[Surveyed]) -> None:

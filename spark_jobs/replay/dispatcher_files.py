@@ -7,8 +7,8 @@ names alone are read. So this costs by the row groups, not by the rows.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
-from datetime import datetime
+from collections.abc import Sequence, Set
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.recording import schema
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 #: Tasks per core that look into files: enough that the last one to end keeps nobody waiting for long.
 _TASKS_PER_CORE: Final = 4
+_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _NO_FILES: Final[dict[str, Any]] = {
     "events": 0,
     "event_files": [],
@@ -58,23 +59,33 @@ def dispatchers(
     ]
     # Their topics have lines in this interval. The path is behind those of the table ``messages``.
     ahead = [("messages_ahead", path, span.end) for path in data_files(warehouse, "messages_ahead", span)]
-    look = _Look()
     saved = {} if earlier is None else earlier.saved
-    behind = [file for file in files if earlier is None or file[2] >= earlier.end]
-    look.at(spark, behind + ahead, span)
+    end = _BEGINNING if earlier is None else earlier.end
+    look = _Look()
+    look.at(spark, [file for file in files if file[2] >= end] + ahead, span)
     known = {group for group in look.files if len(group) == len(schema.DISPATCHER_KEY)} | set(saved)
     here = {group for group in known if group in look.here or group[:2] in look.here}
-    if earlier is not None and any(saved.get(group) is None for group in here):
+    # Of dispatchers without a snapshot, or of which rows came late, files before the newest snapshots are needed, too.
+    begins = {group: begin for group in here if (begin := _begin(saved.get(group))) < end}
+    if begins:
+        first = min(begins.values())
         before = _Look()
-        before.at(spark, [file for file in files if file[2] < earlier.end], span)
-        whole = {group for group in here if saved.get(group) is None}
-        look.join(before, whole | {group[:2] for group in whole})
-        look.topics_of = {group[:2]: look.files[group[:2]] - before.files[group[:2]] for group in here}
+        before.at(spark, [file for file in files if first <= file[2] < end], span)
+        look.join(before, begins.keys() | {group[:2] for group in begins})
     found = [look.row(group, saved.get(group)) for group in here]
     found.sort(key=lambda row: (row["event_files"], *(row[name] for name in schema.DISPATCHER_KEY)))
-    # One with rows between its snapshot and the interval cannot keep it.
+
+    def keeps(group: Group) -> bool:
+        """Tell if nothing came between the snapshot and the interval's end."""
+        return _begin(saved.get(group)) == end and group not in look.files and group[:2] not in look.files
+
     idle = sorted(group for group in known - here)
-    return found + [_idle_row(group, saved.get(group) if group not in look.files else None) for group in idle]
+    return found + [_idle_row(group, saved.get(group) if keeps(group) else None) for group in idle]
+
+
+def _begin(snapshot: Saved | None) -> datetime:
+    """Return the start of the first interval that is read behind a snapshot."""
+    return _BEGINNING if snapshot is None else snapshot.until
 
 
 def _idle_row(group: Group, snapshot: Saved | None) -> dict[str, Any]:
@@ -85,44 +96,42 @@ def _idle_row(group: Group, snapshot: Saved | None) -> dict[str, Any]:
 
 
 class _Look:
-    """Rows and files of each dispatcher and topic, by the footers of files; ``here``: those of the interval."""
+    """Files of each dispatcher and topic with their rows, by the footers; ``here``: those of the interval."""
 
     def __init__(self) -> None:
-        self.rows: Counter[Group] = Counter()
-        self.files: defaultdict[Group, set[str]] = defaultdict(set)
+        self.files: defaultdict[Group, dict[str, int]] = defaultdict(dict)
         self.here: set[Group] = set()
-        #: Of topics whose dispatchers have snapshots only in part: the files behind the snapshots.
-        self.topics_of: Mapping[Group, set[str]] = {}
+        self._starts: dict[str, datetime] = {}
 
     def at(self, spark: SparkSession, files: Sequence[tuple[str, str, datetime]], span: Interval) -> None:
         """Look into files: table, path and start of the interval."""
         asked = [(name, path, start == span.start) for name, path, start in files]
+        self._starts |= {path: start for _name, path, start in files}
         context = spark.sparkContext
         tasks = max(1, min(len(asked), context.defaultParallelism * _TASKS_PER_CORE))
         for path, now, groups in context.parallelize(asked, tasks).map(_look).collect():
             for group, count in groups:
-                self.rows[group] += count
-                self.files[group].add(path)
+                self.files[group][path] = count
                 if now:
                     self.here.add(group)
 
     def join(self, other: _Look, groups: Set[Group]) -> None:
         """Take what another look found about some groups."""
-        for group in groups:
-            if group in other.files:
-                self.rows[group] += other.rows[group]
-                self.files[group] |= other.files[group]
+        self._starts |= other._starts
+        for group in groups & other.files.keys():
+            self.files[group] |= other.files[group]
 
     def row(self, group: Group, snapshot: Saved | None) -> dict[str, Any]:
-        """Return the row of a dispatcher, with the snapshot that it goes on from."""
-        topic = group[:2]
-        of_topic = self.files.get(topic, set())
-        if snapshot is not None:
-            of_topic = self.topics_of.get(topic, of_topic)
+        """Return the row of a dispatcher, with the snapshot that it goes on from and the files behind it."""
+        events, messages = (self._since(of, _begin(snapshot)) for of in (group, group[:2]))
         row = dict(zip(schema.DISPATCHER_KEY, group, strict=True)) | _NO_FILES
-        row |= {"events": self.rows[group], "event_files": sorted(self.files.get(group, set()))}
-        row |= {"message_files": sorted(of_topic)}
+        row |= {"events": sum(events.values()), "event_files": sorted(events)}
+        row |= {"message_files": sorted(messages)}
         return row if snapshot is None else row | {"snapshot_file": snapshot.path}
+
+    def _since(self, group: Group, begin: datetime) -> dict[str, int]:
+        files = self.files.get(group, {})
+        return {path: rows for path, rows in files.items() if self._starts[path] >= begin}
 
 
 def _look(asked: tuple[str, str, bool]) -> tuple[str, bool, list[tuple[tuple[str, ...], int]]]:

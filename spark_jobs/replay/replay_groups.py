@@ -95,7 +95,8 @@ def plan(
     _sweep_old(folder.parent)
     _discard(folder)
     run = Publication.begin(warehouse, span, PUBLISHED)
-    history, found = what_to_replay(spark, warehouse, span, limits, overrides)
+    to_replay = what_to_replay(spark, warehouse, span, limits, overrides)
+    history, found = to_replay.history, to_replay.dispatchers
     divided = _divided([dispatcher["events"] for dispatcher in found], groups)
     sizes = [
         {"group": number, "dispatchers": len(members), "events": sum(found[at]["events"] for at in members)}

@@ -35,6 +35,7 @@ from spark_jobs.replay import as_of
 from spark_jobs.replay.as_of import AsOf
 from spark_jobs.replay.dispatcher_files import dispatchers
 from spark_jobs.replay.earlier_snapshots import earlier_snapshots, settings_digest, snapshot_key
+from spark_jobs.replay.kept_results import NOTHING_KEPT, KeptResults, kept_results, made_by
 from spark_jobs.replay.lost_ends import ENDS_LOST, with_lost_ends
 from spark_jobs.replay.replay_task import NO_RULES, STAGED, Rule, replay_partition
 from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
@@ -109,20 +110,46 @@ def replay(
     """
     began, started_at = time.monotonic(), datetime.now(UTC)
     with publishing(warehouse, span, PUBLISHED) as run:
-        history, found = what_to_replay(spark, warehouse, span, limits, overrides, asked)
-        folded = fold(spark, found, run, rule, limits, overrides)
+        found = what_to_replay(spark, warehouse, span, limits, overrides, asked)
+        kept, again = NOTHING_KEPT, found.dispatchers
+        if rule is None and asked == as_of.DEFAULT and found.settings is not None:
+            kept, again = kept_results(spark, run, found.ledger, found.settings, found.dispatchers)
+        if kept.dispatchers:
+            say(
+                f"replay {span.name}: of {kept.dispatchers} dispatchers no row has changed, their results stay"
+            )
+        folded = fold(spark, again, run, rule, limits, overrides)
         return publish(
             run,
             folded,
-            history=history,
-            dispatchers=sum(not dispatcher["idle"] for dispatcher in found),
+            kept,
+            history=found.history,
+            dispatchers=sum(not dispatcher["idle"] for dispatcher in found.dispatchers),
             limits=limits,
             overrides=overrides,
             asked=asked,
+            may_stay=rule is None,
             began=began,
             started_at=started_at,
             folded_s=time.monotonic() - began,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ToReplay:
+    """The dispatchers of an interval, and what their replay rests on.
+
+    Attributes:
+        history: digest of the rows up to the interval's end, and as of when it is judged.
+        dispatchers: rows of ``DISPATCHERS``, with what is kept of them (``snapshot_files``).
+        ledger: what the tables held when they were found.
+        settings: digest of the limits and settings; ``None`` = no snapshot is used or written.
+    """
+
+    history: str
+    dispatchers: list[dict[str, Any]]
+    ledger: Ledger
+    settings: str | None
 
 
 def what_to_replay(
@@ -132,18 +159,15 @@ def what_to_replay(
     limits: LimitRules,
     overrides: Overrides,
     asked: AsOf = as_of.DEFAULT,
-) -> tuple[str, list[dict[str, Any]]]:
-    """The digest of what the replay rests on, and the dispatchers of the interval; ``ReplayError`` where there are none.
-
-    They come with what is kept of them (``snapshot_files``).
-    """
+) -> ToReplay:
+    """Find the dispatchers of the interval; raises ``ReplayError`` where there are none."""
     ledger = Ledger(warehouse)  # before any file is looked at
     history = ledger.history_of(span)
     moment = asked.columns(
         goes_on=ledger.goes_on(span), messages_go_on=ledger.messages_go_on(span), end_us=span.end_us
     )
     lost = with_lost_ends(warehouse, span)
-    earlier, key = None, None
+    earlier, key, settings = None, None, None
     if not os.environ.get(WITHOUT):
         settings = settings_digest(limits, overrides)
         earlier = earlier_snapshots(warehouse, ledger, span, settings)
@@ -170,7 +194,7 @@ def what_to_replay(
         f"replay {span.name}: {len(here)} dispatchers, {sum(dispatcher['events'] for dispatcher in here)} events"
         + ("" if earlier is None else f", {sum(d['snapshot_file'] is not None for d in here)} from snapshots")
     )
-    return history, found
+    return ToReplay(history, found, ledger, settings)
 
 
 def fold(
@@ -186,6 +210,8 @@ def fold(
 
     ``marks``: where tasks mark what they begin after one of them died (by default ``run.state``).
     """
+    if not found:
+        return Folded({name: [] for name in PUBLISHED}, [])
     span = run.span
     staged = _staged(spark, found, run, rule, limits, overrides, run.state if marks is None else marks)
     files: dict[str, list[StagedFile]] = {name: [] for name in PUBLISHED}
@@ -229,21 +255,24 @@ def _without_names(row: dict[str, Any]) -> str:
 def publish(
     run: Publication,
     folded: Folded,
+    kept: KeptResults = NOTHING_KEPT,
     *,
     history: str,
     dispatchers: int,
     limits: LimitRules,
     overrides: Overrides,
     asked: AsOf = as_of.DEFAULT,
+    may_stay: bool = True,
     began: float,
     started_at: datetime,
     folded_s: float | None = None,
 ) -> dict[str, Any]:
     """Replace the interval's rows of the result tables, one commit each, and record the run; returns its summary.
 
-    ``history`` is what was folded, ``asked`` as of when; ``folded_s`` is how long that took, where one process did it.
-    Raises ``InputsChangedError`` where the tables hold something else by now, and ``PublishedMeanwhileError`` where another
-    run has published the interval since ``run`` began.
+    ``kept``: what stays of an earlier replay; ``may_stay``: these results may, too (``kept_results``). ``history`` is what
+    was folded, ``asked`` as of when; ``folded_s`` is how long that took, where one process did it. Raises
+    ``InputsChangedError`` where the tables hold something else by now, and ``PublishedMeanwhileError`` where another run has
+    published the interval since ``run`` began.
     """
     warehouse, span = run.warehouse, run.span
     ledger = Ledger(warehouse)
@@ -253,14 +282,21 @@ def publish(
             "Replay it again"
         )
     run.check()
-    rows = {name: run.replace(name, compact(folded.files[name], run)) for name in REPLAY_TABLES}
-    if folded.files.get(SNAPSHOTS):
-        run.replace(SNAPSHOTS, folded.files[SNAPSHOTS])
+    rows = {}
+    for name in PUBLISHED:
+        staged = sorted(folded.files.get(name, []) + kept.rewritten.get(name, []), key=lambda file: file.path)
+        if name != SNAPSHOTS:
+            staged = compact(staged, run)
+        stays = kept.files.get(name, [])
+        if staged or stays or name != SNAPSHOTS:
+            rows[name] = run.replace(name, staged, stays) + kept.rows.get(name, 0)
+    snapshots = rows.pop(SNAPSHOTS, None)
     summary: dict[str, Any] = {
         "stage": "replay",
         "interval_start": span.start.isoformat(),
         "interval_end": span.end.isoformat(),
         "dispatchers": dispatchers,
+        "dispatchers_kept": kept.dispatchers,
         "dispatchers_failed": len(folded.failed),
         "failed": folded.failed[:20],
         "replayed_as_a_whole": {
@@ -272,6 +308,9 @@ def publish(
         "history_digest": history + asked.mark,
         "as_of": asked.judged(goes_on=ledger.goes_on(span)),
         "rows": rows,
+        "snapshots": snapshots,
+        "publication": run.number,
+        **(made_by(settings_digest(limits, overrides)) if may_stay else {}),
         "seconds": round(time.monotonic() - began, 3),
     }
     if folded_s is not None:

@@ -184,7 +184,6 @@ def _replay_one(
             dispatcher = from_beginning(dispatcher, span)
             outcome = _in_batches(dispatcher, sink, snapshots, memory, span, limits, overrides)
     if outcome != Outcome():
-        snapshots.keep(identity | {"snapshot_key": dispatcher.get("snapshot_key")})
         dispatcher = from_beginning(dispatcher, span)
         chosen = rule or partial(
             recorded_rule,
@@ -198,6 +197,9 @@ def _replay_one(
         outcome = Outcome(reason, outcome.whole_log_reason)
         for name, table in results.items():
             sink.write(name, table)
+        # Results that could not be judged are never kept (``kept_results``).
+        if reason is None:
+            snapshots.keep(dispatcher)
     for mark in begun[: deaths + 1]:
         mark.delete()
     return replace(outcome, snapshot_refused=refused)

@@ -3,7 +3,8 @@
 The table ``snapshots`` has a row for each dispatcher and interval that was replayed. It is a cache: it depends on the code,
 and is outside any comparison of tables. A row is *usable* for a later interval if
 
-* all rows up to the end of its interval are the same as then (``history``),
+* the dispatcher's own rows up to the end of its interval are the same as then: ``history`` tells which rows there were of
+  all dispatchers, and the table ``inputs`` whose have changed since,
 * the code of the core, the limits and what holds in place of the logs' headers are the same,
 * its bytes have their checksum.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,10 +61,14 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A usable snapshot of a dispatcher: the end of its interval, and the file that has its row."""
+    """A usable snapshot of a dispatcher: the end of its interval, and the file that has its row.
+
+    ``until``: end of the interval up to which the dispatcher is known to have no rows behind it.
+    """
 
     end: datetime
     path: str
+    until: datetime
 
 
 class SnapshotWriter:
@@ -98,6 +103,7 @@ class SnapshotWriter:
         row: dict[str, Any] = dict.fromkeys(file_schema(TABLE).names)
         row |= {name: dispatcher[name] for name in schema.DISPATCHER_KEY}
         row |= {**json.loads(dispatcher["snapshot_key"]), "code": core_digest(), "format": snapshots.FORMAT}
+        row["ends_lost"] = digest_of_ends(dispatcher.get("ends_lost"))
         self._waiting.append(row | dict(columns))
         self._waiting_bytes += sum(len(columns.get(name) or b"") for name in _BLOBS)
         self._rows += 1
@@ -138,6 +144,11 @@ class SnapshotWriter:
         with suppress(OSError, pa.ArrowException):
             self._stream.close()
         self._path.delete()
+
+
+def digest_of_ends(loads: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return a digest of the incarnations of a dispatcher whose last lines are lost; ``None`` for none."""
+    return hashlib.sha256(json.dumps(loads).encode()).hexdigest()[:32] if loads else None
 
 
 @cache

@@ -57,6 +57,19 @@ ALERTS_SENT: Final = pa.schema(
 )
 
 
+#: What the rows of an interval were made of, for each dispatcher (its events) and each topic (its messages, no
+#: ``subscription``), and what differed when other rows were ingested (``ingest.inputs``).
+INPUTS: Final = pa.schema(
+    [
+        tables.INTERVAL_START,
+        pa.field("age", pa.int64(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        *(pa.field(name, pa.string()) for name in schema.DISPATCHER_KEY),
+        pa.field("digest", pa.string()),
+    ]
+)
+
+
 #: One row per dispatcher: the state of its replay shortly before the interval's end (``replay.snapshot_files``).
 SNAPSHOTS: Final = pa.schema(
     [
@@ -72,6 +85,7 @@ SNAPSHOTS: Final = pa.schema(
         pa.field("state", pa.binary()),
         pa.field("events", pa.binary()),
         pa.field("messages", pa.binary()),
+        pa.field("ends_lost", pa.string()),
     ]
 )
 
@@ -86,6 +100,7 @@ CONTRACTS: Final[dict[str, pa.Schema]] = {
     "messages_ahead": _with_interval(schema.MESSAGES),
     "consumer_events": _with_interval(schema.EVENTS),
     "quarantine": _with_interval(schema.QUARANTINE),
+    "inputs": INPUTS,
     **tables.ALL_TABLES,
     "snapshots": SNAPSHOTS,
     "run_metadata": RUN_METADATA,
@@ -94,22 +109,25 @@ CONTRACTS: Final[dict[str, pa.Schema]] = {
 #: Tables that are only appended to and have no partitions. They depend on when something was done, not on the logs alone,
 #: and are left out where results are compared.
 APPENDED: Final = ("run_metadata", "alerts_sent")
-#: Tables that are left out where results are compared: those, and the cache of the replays.
-NOT_COMPARED: Final = (*APPENDED, "snapshots")
+#: Tables that are left out where results are compared: those, what is known of the inputs, and the cache of the replays.
+NOT_COMPARED: Final = (*APPENDED, "inputs", "snapshots")
 
 PARTITION: Final = "interval_start"
+#: Kinds of ``anomalies`` that are found over all topics, and added to those of the replay.
+KINDS_OVER_TOPICS: Final = ("failover_imbalance",)
 
 #: Columns that tables of a home may lack, because they are younger than it: log format 1.1, operations on the
-#: cursor. They stand last.
+#: cursor, the lost ends beside a snapshot. They stand last.
 ADDED: Final = frozenset(
     (
         *("keys", "deliver_at_ms", "txn"),
         *("by", "moved_from", "moved_to", "entries", "what", "limit_active"),
         *("op", "target", "after", "individually_deleted"),
+        "ends_lost",
     )
 )
 #: The tables that have them.
-_GREW: Final = ("messages", "messages_ahead", "consumer_events")
+_GREW: Final = ("messages", "messages_ahead", "consumer_events", "snapshots")
 #: The columns that identify a log within an interval: one incarnation of a dispatcher.
 LOG: Final = tuple(field.name for field in tables.IDENTITY if field.name != PARTITION)
 

@@ -17,7 +17,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,11 +28,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from dispatch_core import tables
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.parquet import open_writer
 from dispatch_core.recording.stored_files import parquet_file
 from spark_jobs.intervals import Interval
 from spark_jobs.location import NOT_IN_A_PATH, Location
@@ -50,6 +49,7 @@ from spark_jobs.warehouse.contracts import (
     same_type,
     stored_schema,
 )
+from spark_jobs.warehouse.staging import write_file
 
 #: A folder or URL.
 Place = Location | str | os.PathLike[str]
@@ -243,14 +243,14 @@ class Publication:
         for name in self.before:
             self.is_done(_published(self.warehouse, name, self.span), name)
 
-    def replace(self, name: str, staged: Sequence[StagedFile]) -> int:
+    def replace(self, name: str, staged: Sequence[StagedFile], keep: Collection[str] = ()) -> int:
         """Replace the interval's rows of one table, like ``replace_interval``."""
         self.staged(staged)
         paths = {file.path for file in staged}
         # From now on a commit may name them, even if its answer is lost on the way.
         self._committed.update(paths)
         try:
-            return replace_interval(self.warehouse, name, self.span, staged, run=self)
+            return replace_interval(self.warehouse, name, self.span, staged, run=self, keep=keep)
         except PublishedMeanwhileError:
             self._committed.difference_update(paths)
             raise
@@ -312,14 +312,16 @@ def replace_interval(
     staged: Iterable[StagedFile],
     *,
     run: Publication | None = None,
+    keep: Collection[str] = (),
 ) -> int:
     """Replace the interval's rows of one table by the staged files, in one Delta commit; return the number of rows.
 
     The files stand in the table's folder already and must have exactly the columns of ``file_schema``. They are read in the
     order of their names (``contracts.data_file``), because a log may continue from one file to the next. Without a ``run``
-    the interval is replaced whoever else publishes it. Raises ``PublishedMeanwhileError`` if another run has published it
-    since ``run`` began, and ``deltalake.exceptions.CommitFailedError`` if other writers win ``_COMMIT_ATTEMPTS`` times; the
-    interval then has its earlier rows.
+    the interval is replaced whoever else publishes it. ``keep``: data files of the interval that stay; of them the rows are
+    not counted. Raises ``PublishedMeanwhileError`` if another run has published it since ``run`` began, or one of ``keep``
+    is gone, and ``deltalake.exceptions.CommitFailedError`` if other writers win ``_COMMIT_ATTEMPTS`` times; the interval
+    then has its earlier rows.
     """
     root = table_path(warehouse, name)
     table = _with_all_columns(ensure_table(warehouse, name), name, root)
@@ -328,7 +330,7 @@ def replace_interval(
         AddAction(
             path=file.path.below(root),
             size=file.size_bytes,
-            partition_values={PARTITION: span.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")},
+            partition_values=_partition_values(span),
             modification_time=int(time.time() * 1000),
             data_change=True,
             stats=json.dumps({"numRecords": file.rows}),
@@ -339,16 +341,24 @@ def replace_interval(
     for attempt in range(1, _COMMIT_ATTEMPTS + 1):
         if run is not None and run.is_done(table.transaction_version(_transaction(span)), name):
             break
-        if not adds and all(start != span.start for _path, start in _live_files(table, root, name)):
+        live = {path for path, start in _live_files(table, root, name) if start == span.start}
+        if not adds and not live:
             break
+        if not live.issuperset(keep):
+            raise PublishedMeanwhileError(
+                f"{warehouse}: rows of {name} of {span.name} that were to be kept are gone; the others are as before. "
+                "Run it again"
+            )
+        # With ``overwrite`` all files of the interval go; with ``append`` those that are named.
+        removes = [_removal(root, path, span) for path in sorted(live.difference(keep))] if keep else []
         number = run.number if run is not None else 0
         try:
             table.create_write_transaction(
-                adds,
-                mode="overwrite",
+                [*adds, *removes],
+                mode="append" if keep else "overwrite",
                 schema=stored_schema(name),
                 partition_by=[PARTITION],
-                partition_filters=[(PARTITION, "=", _partition_text(span))],
+                partition_filters=None if keep else [(PARTITION, "=", _partition_text(span))],
                 commit_properties=None
                 if run is None
                 else CommitProperties(app_transactions=[Transaction(_transaction(span), number)]),
@@ -363,15 +373,19 @@ def replace_interval(
     return rows
 
 
+def _partition_values(span: Interval) -> dict[str, str | None]:
+    return {PARTITION: span.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+
+
+def _removal(root: Location, path: str, span: Interval) -> RemoveAction:
+    below = Location.of(path).below(root)
+    return RemoveAction(below, True, int(time.time() * 1000), partition_values=_partition_values(span))
+
+
 def write_rows(warehouse: Place, name: str, span: Interval, rows: pa.Table, part: str = "rows") -> StagedFile:
     """Write rows as a data file of a table, which counts when it is committed."""
     path = data_file(Location.of(warehouse), name, span, part)
-    table = conform(rows, file_schema(name))
-    with path.create() as stream:
-        with open_writer(stream, table.schema) as writer:
-            writer.write_table(table)
-        size_bytes = stream.tell()
-    return StagedFile(name, path, rows.num_rows, size_bytes)
+    return write_file(name, path, [conform(rows, file_schema(name))])
 
 
 def replace_rows(warehouse: Place, name: str, span: Interval, rows: pa.Table) -> None:
@@ -426,13 +440,8 @@ def compact(staged: Sequence[StagedFile], run: Publication | None = None) -> lis
 
 def _joined(files: Sequence[StagedFile]) -> StagedFile:
     """Write the rows of several files into a new one, which takes the first one's place in the order."""
-    name, path = files[0].table, joined_file(files[0].path)
-    with ThreadPoolExecutor(_AT_ONCE) as threads, path.create() as stream:
-        with open_writer(stream, file_schema(name)) as writer:
-            for rows in threads.map(_rows_of, files):
-                writer.write_table(rows)
-        size_bytes = stream.tell()
-    return StagedFile(name, path, sum(file.rows for file in files), size_bytes)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return write_file(files[0].table, joined_file(files[0].path), threads.map(_rows_of, files))
 
 
 def _rows_of(file: StagedFile) -> pa.Table:
@@ -477,6 +486,20 @@ def files_until(warehouse: Place, name: str, span: Interval) -> list[tuple[str, 
         return []
     files = _live_files(ensure_table(warehouse, name), path, name)
     return [(file, start) for file, start in files if start is not None and start <= span.start]
+
+
+def rows_of_files(warehouse: Place, name: str, span: Interval) -> dict[str, int]:
+    """Return the data files of one interval (paths or URLs) with the number of their rows."""
+    path = table_path(warehouse, name)
+    if not is_delta(path):
+        return {}
+    actions = pa.table(_opened(path).get_add_actions(flatten=True))
+    columns = (
+        _paths(actions, path),
+        actions[f"partition.{PARTITION}"].to_pylist(),
+        actions["num_records"].to_pylist(),
+    )
+    return {file: rows for file, start, rows in zip(*columns, strict=True) if start == span.start}
 
 
 def all_files(warehouse: Place, name: str) -> list[str]:

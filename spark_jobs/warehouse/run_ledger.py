@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,11 +20,16 @@ from spark_jobs.warehouse.delta_tables import Place, all_files
 
 _COLUMNS: Final = ("stage", PARTITION, "finished_at", "summary_json")
 
+#: Length of a digest of rows.
+_DIGITS: Final = 32
 #: Behind the digest of an interval that is judged as of the last lines.
 _OPEN_END: Final = "-to-last-line"
 
 #: Between the digest of the files of an interval and that of its rows of ``messages_ahead``.
 _AND_AHEAD: Final = "+"
+
+#: Ingests that are undone at most, to find out what rows there were when something was computed.
+_MOST_UNDONE: Final = 100
 
 #: By the start of each interval (microseconds): its end, and the digest of the files its rows come from ("" for none), with
 #: that of its rows of ``messages_ahead`` if it has some.
@@ -41,6 +47,22 @@ def without_ahead(digest: str) -> tuple[str, str]:
     return of_files, ahead
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An interval with other rows than before: its end and the digest of its rows, ``then`` and ``now``.
+
+    ``None`` = it had no rows.
+    """
+
+    then: tuple[int, str] | None
+    now: tuple[int, str] | None
+
+
+def without_end(history: str) -> tuple[str, str]:
+    """Split the digest of what a replay depends on into that of the rows, and what tells as of when it is judged."""
+    return history[:_DIGITS], history[_DIGITS:]
+
+
 class Ledger:
     """The newest run of each stage for each interval, as of the last ``refresh``."""
 
@@ -49,6 +71,9 @@ class Ledger:
         self._read: set[str] = set()
         self._newest: dict[tuple[str, int], tuple[datetime, dict[str, Any]]] = {}
         self._run_on_its_own: dict[int, Interval] = {}  # ingested by a run of their own
+        self._ingests: list[
+            tuple[datetime, int, tuple[int, str]]
+        ] = []  # when, start, end and digest of its rows
         self.refresh()
 
     def refresh(self) -> None:
@@ -64,6 +89,9 @@ class Ledger:
                 self._newest[key] = row["finished_at"], summary
             if row["stage"] == "ingest" and not summary.get("as_history"):
                 self._run_on_its_own[key[1]] = _span(summary)
+            if row["stage"] == "ingest" and "inputs_digest" in summary:
+                self._ingests.append((row["finished_at"], key[1], _rows_of(summary)))
+        self._ingests.sort(key=lambda ingest: ingest[0])
         self._read.update(new)
 
     def newest(self, stage: str) -> dict[int, dict[str, Any]]:
@@ -75,13 +103,15 @@ class Ledger:
         found = self._newest.get((stage, span.start_us))
         return found[0] if found else None
 
+    def is_later(self, stage: str, other: str, span: Interval) -> bool:
+        """Tell if the newest run of a stage for an interval ended after that of another stage; False if one has none."""
+        first, second = self.finished_at(other, span), self.finished_at(stage, span)
+        return first is not None and second is not None and first < second
+
     def ingested(self) -> dict[int, tuple[int, str]]:
         """Return the end (microseconds) and the digest of the rows of each interval that was ingested, by its start."""
         return {
-            start: (
-                _span(summary).end_us,
-                with_ahead(summary["inputs_digest"], summary.get("ahead_rows_digest", "")),
-            )
+            start: _rows_of(summary)
             for start, summary in self.newest("ingest").items()
             if "inputs_digest" in summary
         }
@@ -112,6 +142,36 @@ class Ledger:
     def rows_until(self, span: Interval) -> str:
         """Return the digest of all rows up to the end of an interval; "" if nothing was ingested for it."""
         return history_digests(self.ingested()).get(span.start_us, "")
+
+    def changes_since(self, rows: str, span: Interval) -> dict[int, Change] | None:
+        """Return the intervals whose rows changed since ``rows_until(span)`` was ``rows``, by start.
+
+        For that the last ingests are undone one after the other, until the digest is ``rows``. ``None``: it was never that,
+        or too long ago.
+        """
+        versions: dict[int, list[tuple[int, str]]] = {}
+        order = []
+        for _at, start, made in self._ingests:
+            known = versions.setdefault(start, [])
+            if start <= span.start_us and (not known or known[-1] != made):
+                known.append(made)
+                order.append(start)
+        now = {start: known[-1] for start, known in versions.items() if known}
+        then = dict(now)
+        undone = order[-_MOST_UNDONE:]
+        while history_digests(then).get(span.start_us) != rows:
+            if not undone:
+                return None
+            start = undone.pop()
+            versions[start].pop()
+            del then[start]
+            if versions[start]:
+                then[start] = versions[start][-1]
+        return {
+            start: Change(_if_any(then.get(start)), _if_any(now.get(start)))
+            for start in sorted(now)
+            if _if_any(then.get(start)) != _if_any(now.get(start))
+        }
 
     def intervals_before(self, span: Interval) -> list[Interval]:
         """List the ingested intervals that end before another begins, or as it does, the latest first."""
@@ -145,6 +205,16 @@ def _span(summary: dict[str, Any]) -> Interval:
     return interval(summary["interval_start"], summary.get("interval_end"))
 
 
+def _rows_of(summary: dict[str, Any]) -> tuple[int, str]:
+    """Return the end (microseconds) and the digest of the rows that an ingest left in an interval."""
+    digest = with_ahead(summary["inputs_digest"], summary.get("ahead_rows_digest", ""))
+    return _span(summary).end_us, digest
+
+
+def _if_any(rows: tuple[int, str] | None) -> tuple[int, str] | None:
+    return rows if rows is not None and rows[1] else None
+
+
 def open_ended(ingested: Ingested, logs_go_on: Collection[int]) -> set[int]:
     """Return the starts of the intervals behind whose end no row is known.
 
@@ -169,5 +239,5 @@ def history_digests(ingested: Ingested, open_ends: Collection[int] = ()) -> dict
     for start, (end, digest) in sorted(ingested.items()):
         if digest:
             chain.update(json.dumps([start, end, digest]).encode())
-            digests[start] = chain.hexdigest()[:32] + (_OPEN_END if start in open_ends else "")
+            digests[start] = chain.hexdigest()[:_DIGITS] + (_OPEN_END if start in open_ends else "")
     return digests

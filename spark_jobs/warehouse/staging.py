@@ -11,7 +11,7 @@ commit names them: the files of a task that is tried again, or of a run that die
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -91,6 +91,18 @@ class Sink:
         if not self._closed:
             for table in self._open.values():
                 table.abandon()
+
+
+def write_file(table: str, path: Location, parts: Iterable[pa.Table]) -> StagedFile:
+    """Write a data file of a table, whose rows come in parts with the columns of ``contracts.file_schema``."""
+    rows = 0
+    with path.create() as stream:
+        with open_writer(stream, file_schema(table)) as writer:
+            for part in parts:
+                writer.write_table(part)
+                rows += part.num_rows
+        size_bytes = stream.tell()
+    return StagedFile(table, path, rows, size_bytes)
 
 
 class _File:

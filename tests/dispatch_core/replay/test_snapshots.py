@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import zstandard
 
 from dispatch_core.audit.deliveries import fold
+from dispatch_core.broker.ownership import OPEN
 from dispatch_core.errors import SnapshotError
 from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
@@ -31,6 +36,7 @@ RECORDINGS = [
     "recordings/4.2.4/designed-failover-modulo-p1",
     "verify/4.0.0-preview.1/random-0024-range-quiet",
 ]
+_LOG = ("cluster", "topic", "subscription", "incarnation", "broker")
 #: Loads of a topic, gaps, checkpoints, deletions.
 SEVERAL_LOADS = [
     "22-broker-clock-skew-swaps-loads",
@@ -107,6 +113,47 @@ def steady(entries: int, folder: Path) -> DispatcherLog:
     write(folder, "messages", messages)
     write(folder, "events", numbered(lines), subscription_type="Key_Shared")
     return read(folder)
+
+
+def with_checkpoints(log: DispatcherLog, every: int) -> DispatcherLog:
+    """The log with a checkpoint every so many lines, as a recorder writes them: who is connected, what is pending."""
+    rows: list[dict[str, Any]] = []
+    connected: dict[int, dict[str, Any]] = {}
+    for number, row in enumerate(log.events.to_pylist()):
+        if number % every == every - 1:
+            said = {"consumers": list(connected.values()), "pending_acks": {}, "ack_holes": []}
+            line = dict.fromkeys(row) | {name: row[name] for name in ("t_us", *_LOG)}
+            rows.append(line | {"kind": "checkpoint", "checkpoint_json": json.dumps(said)})
+        rows.append(row)
+        if row["kind"] == "consumer_added":
+            connected[row["consumer"]] = {"consumer": row["consumer"], "name": row["name"]}
+        elif row["kind"] == "consumer_removed":
+            del connected[row["consumer"]]
+    numbered = [row | {"seq": seq} for seq, row in enumerate(rows, rows[0]["seq"])]
+    return replace(log, events=pa.Table.from_pylist(numbered, schema=log.events.schema))
+
+
+@pytest.mark.parametrize("name", [RECORDINGS[0], RECORDINGS[2]])
+def test_checkpoints_headers_and_ended_ownership_are_not_gathered(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "BEGINNING_LINES", 50)
+    log = recorded(name)
+    logs = [with_checkpoints(log, log.events.num_rows // 40)]
+    first_us, last_us = span_us(logs)
+    cuts_us = [first_us + (last_us - first_us) * part // 6 // 1000 * 1000 for part in range(1, 6)]
+    kinds = []
+    for number, replayed in enumerate(replays(logs, cuts_us, tmp_path, before_end_us=100_000)):
+        assert not replayed.differing(), number
+        assert not replayed.refused, number
+        if replayed.kept is not None:
+            rare = Counter(decoded(replayed.kept.data).rare["kind"].to_pylist())
+            kinds.append((rare["header"], rare["checkpoint"]))
+            ended_us = decoded(replayed.kept.data).replay.owned.columns()["until_t_us"]
+            end_us = [*cuts_us, last_us][number]
+            assert not ((ended_us != OPEN) & (ended_us < end_us - 100_000)).any()
+    assert len(kinds) > 2
+    assert set(kinds) == {(1, 0)}
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def test_a_file_of_several_dispatchers_needs_no_exchange(tmp_path: Path, form: s
     (tmp_path / "staged").mkdir()
     (report,) = stage_files("a", [(events.name, events)], tmp_path / "staged", interval("2026-01-01"))
     assert report["rows_in"] == report["rows_accepted"] > 400
+    assert all(run["sorted"] for run in report["runs"])
     assert not_runs((run["paths"], run["groups"]) for run in report["runs"]) == set()
     (staged,) = report["staged"]
     rows = pq.ParquetFile(staged["path"]).read(columns=["topic", "kind", "seq"]).to_pylist()
@@ -50,6 +51,7 @@ def test_a_log_in_several_files_is_no_exchange_and_replays_as_in_one(
         (folder / "replayed").mkdir(parents=True)
         reports = stage_files("a", files, folder, day)
         runs = [(run["table"], run["paths"], run["groups"]) for report in reports for run in report["runs"]]
+        assert all(run["sorted"] for report in reports for run in report["runs"])
         for table in ("consumer_events", "messages"):
             assert not_runs((paths, groups) for of, paths, groups in runs if of == table) == set()
         files_of = {table: paths for table, paths, _groups in runs}

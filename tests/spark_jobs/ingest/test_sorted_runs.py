@@ -44,8 +44,10 @@ def test_runs_are_what_sorting_within_each_topic_leaves_as_it_is(
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     topics = list(dict.fromkeys(row[0] for row in rows))
     as_runs = [row for topic in topics for row in sorted(row for row in rows if row[0] == topic)]
-    expected = [("c", topic) for topic in topics] if as_runs == rows else None
-    assert followed(rows, cuts).groups == expected
+    groups = [("c", topic) for topic in topics]
+    runs = followed(rows, cuts)
+    assert runs.groups == (groups if as_runs == rows else None)
+    assert sorted(runs.present) == sorted(groups)
 
 
 def test_events_are_runs_by_incarnation_and_seq() -> None:
@@ -63,7 +65,9 @@ def test_events_are_runs_by_incarnation_and_seq() -> None:
 def test_a_log_of_too_many_dispatchers_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_runs, "MOST_RUNS", 3)
     assert followed([(topic, 0, 0) for topic in "abc"], []).groups is not None
-    assert followed([(topic, 0, 0) for topic in "abcd"], []).groups is None
+    runs = followed([(topic, 0, 0) for topic in "abcdef"], [5])
+    assert runs.groups is None
+    assert runs.present == [("c", topic) for topic in "abcdef"]
 
 
 def test_a_dispatcher_in_two_logs_sends_both_files_through_the_exchange() -> None:
