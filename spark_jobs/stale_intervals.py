@@ -1,5 +1,8 @@
 """List the intervals whose results are out of date, or recompute them.
 
+An interval is out of date if rows before its end have changed since it was replayed (``landing_changes.stale_intervals``), or
+if balance was judged without earlier intervals that there are now (``balance_window``). The latter need no replay.
+
 Run as ``python -m spark_jobs.stale_intervals list --landing DIR --warehouse DIR``, or with ``recompute`` in place of
 ``list`` to ingest, replay and aggregate these intervals again, oldest first.
 """
@@ -22,9 +25,17 @@ from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location
 from spark_jobs.progress import complain, say
 from spark_jobs.pull import segments
+from spark_jobs.warehouse.balance_window import outdated_windows
+from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def all_stale(landing: Location, warehouse: Location, spark: SparkSession | None = None) -> list[Interval]:
+    """List the intervals whose results are out of date, oldest first."""
+    found = {*stale_intervals(landing, warehouse, spark), *outdated_windows(Ledger(warehouse))}
+    return sorted(found, key=lambda span: span.start)
 
 
 def recompute(
@@ -38,17 +49,20 @@ def recompute(
 ) -> list[dict[str, str]]:
     """Ingest (with history), replay and aggregate the intervals again, oldest first; return their bounds.
 
-    The caller has to make their verdicts, reports and alerts again.
+    Those of which only the balance is out of date are aggregated alone. The caller has to make their verdicts, reports and
+    alerts again.
     """
     from spark_jobs.aggregates.aggregate_interval import aggregate
     from spark_jobs.ingest.with_history import ingest_with_history
     from spark_jobs.replay.replay_interval import replay
 
     done = []
+    only_balance = set(outdated_windows(Ledger(warehouse))) - set(stale_intervals(landing, warehouse, spark))
     for span in sorted(spans, key=lambda span: span.start):
-        if segments.read_interval(landing, span) is not None:  # its log files are still kept
-            ingest_with_history(spark, landing, warehouse, span)
-        replay(spark, warehouse, span, limits=limits, overrides=overrides)
+        if span not in only_balance:
+            if segments.read_interval(landing, span) is not None:  # its log files are still kept
+                ingest_with_history(spark, landing, warehouse, span)
+            replay(spark, warehouse, span, limits=limits, overrides=overrides)
         aggregate(warehouse, span, limits=limits)
         done.append(bounds_as_json(span))
         say(f"recompute {span.name}: {len(done)} of {len(spans)} intervals done")
@@ -95,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     summary: dict[str, Any] = {"stage": "stale" if options.what == "list" else options.what}
     try:
-        found = options.interval or stale_intervals(options.landing, options.warehouse)
+        found = options.interval or all_stale(options.landing, options.warehouse)
         if options.what == "list":
             summary["stale"] = [bounds_as_json(span) for span in found]
         else:

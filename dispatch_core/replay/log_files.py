@@ -71,6 +71,7 @@ def replay_files(
     open_file: Callable[[], IO[bytes]] | None = None,
     state: ReplayState | None = None,
     keeper: StateKeeper | None = None,
+    keep_totals: bool = False,
 ) -> Iterator[dict[str, pa.Table]]:
     """Replay all incarnations of a dispatcher; yields rows of the result tables as they become known.
 
@@ -89,6 +90,7 @@ def replay_files(
         state: goes on from there. The files then hold the rows behind its place alone (``rows_behind``), those of the
             interval among them.
         keeper: gets the state with which a later interval can go on.
+        keep_totals: balance is judged over more intervals than this one (``IntervalTotals``).
 
     Raises:
         SnapshotError: the replay cannot go on from ``state``; rows handed out before are void.
@@ -120,7 +122,7 @@ def replay_files(
             Assumptions.of(head, limits.assume_absent, log.in_force),
             UnloggedMoves(),
         )
-        totals = IntervalTotals(head, interval_start, limits, open_file)
+        totals = IntervalTotals(head, interval_start, limits, open_file, keep_totals=keep_totals)
         finished: list[dict[str, pa.Table]] = []
         changes = np.empty(0, np.int64)
         replays: list[Replay] = []

@@ -16,6 +16,7 @@ from typing import Final
 from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
 from dispatch_expectations.alert_ledger import reported_dispatchers
 from dispatch_expectations.alert_state import NEW, digest
+from dispatch_expectations.balance import without_window
 from dispatch_expectations.findings import MAX_IDENTITIES, Finding, read_findings
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
@@ -212,7 +213,7 @@ def _promise_finding(promise: Verdict) -> AlertFinding:
         explanation=promise.reason,
         identity=digest(*promise.dispatcher, promise.promise, "subscription"),
         # Numbers in the reason are no evidence; otherwise the finding would have changed every day.
-        evidence=digest(promise.verdict, _NUMBER.sub("#", without_moment(promise.reason))),
+        evidence=digest(promise.verdict, _NUMBER.sub("#", without_window(without_moment(promise.reason)))),
     )
 
 

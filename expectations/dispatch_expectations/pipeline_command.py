@@ -94,14 +94,13 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     from dispatch_expectations.policy import current_policy
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.aggregates.aggregate_interval import aggregate
-    from spark_jobs.ingest.landing_changes import stale_intervals
     from spark_jobs.ingest.with_history import ingest_with_history
     from spark_jobs.pull.pull_logs import land, pull_segments
     from spark_jobs.replay.as_of import AsOf
     from spark_jobs.replay.replay_interval import replay
     from spark_jobs.reports.report_pages import write_reports
     from spark_jobs.session import running_session
-    from spark_jobs.stale_intervals import recompute
+    from spark_jobs.stale_intervals import all_stale, recompute
 
     policy = current_policy()
     limits = policy.limit_rules()
@@ -130,7 +129,7 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
             _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
             _say_summary(aggregate(warehouse, span, limits=limits))
             judge(span)
-        for span in stale_intervals(landing, warehouse, spark):
+        for span in all_stale(landing, warehouse, spark):
             if asked.mark and span in spans:
                 continue  # judged as of the moment that was asked for
             recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)

@@ -208,6 +208,24 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
         )
 
 
+def rest_of(landing: Place, span: Interval) -> Interval:
+    """Return the part of an interval behind the ones in it that were audited already.
+
+    So a daily schedule can follow an hourly one: if the hours until 15:00 were audited, the day's run takes what follows. The
+    same run has the same part when it is repeated. Where an interval that was audited reaches beyond ``span``, or nothing was
+    audited in it, ``span`` is returned as it is.
+    """
+    audited = [
+        landed.span
+        for landed in segments.landed_intervals(landing)
+        if landed.role == "run" and landed.span.start < span.end and span.start < landed.span.end
+    ]
+    if any(other.start < span.start or span.end < other.end or other == span for other in audited):
+        return span
+    begins = [other.end if other.end < span.end else other.start for other in audited]
+    return Interval(max([span.start, *begins]), span.end)
+
+
 def landed_files(landing: Place, span: Interval) -> list[tuple[str, Location]]:
     """List name and place of each file of the interval's sources, by name.
 

@@ -100,16 +100,17 @@ NOT_COMPARED: Final = (*APPENDED, "snapshots")
 PARTITION: Final = "interval_start"
 
 #: Columns that tables of a home may lack, because they are younger than it: log format 1.1, operations on the
-#: cursor. They stand last.
+#: cursor, shares of equal parts. They stand last.
 ADDED: Final = frozenset(
     (
         *("keys", "deliver_at_ms", "txn"),
         *("by", "moved_from", "moved_to", "entries", "what", "limit_active"),
         *("op", "target", "after", "individually_deleted"),
+        "equal_share",
     )
 )
 #: The tables that have them.
-_GREW: Final = ("messages", "messages_ahead", "consumer_events")
+_GREW: Final = ("messages", "messages_ahead", "consumer_events", "balance")
 #: The columns that identify a log within an interval: one incarnation of a dispatcher.
 LOG: Final = tuple(field.name for field in tables.IDENTITY if field.name != PARTITION)
 

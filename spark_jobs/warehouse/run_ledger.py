@@ -41,6 +41,11 @@ def without_ahead(digest: str) -> tuple[str, str]:
     return of_files, ahead
 
 
+def without_open_end(history: str) -> str:
+    """Return the digest of a history without the mark of an interval that was judged as of the last lines."""
+    return history.removesuffix(_OPEN_END)
+
+
 class Ledger:
     """The newest run of each stage for each interval, as of the last ``refresh``."""
 
