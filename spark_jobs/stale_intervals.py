@@ -1,7 +1,7 @@
 """List the intervals whose results are out of date, or recompute them.
 
-An interval is out of date if rows before its end have changed since it was replayed (``landing_changes.stale_intervals``), or
-if balance was judged without earlier intervals that there are now (``balance_window``). The latter need no replay.
+An interval is out of date if rows before its end have changed since it was replayed (``landing_changes.stale_intervals``),
+or if balance was judged without earlier intervals that there are now (``balance_window``). The latter need no replay.
 
 Run as ``python -m spark_jobs.stale_intervals list --landing DIR --warehouse DIR``, or with ``recompute`` in place of
 ``list`` to ingest, replay and aggregate these intervals again, oldest first.

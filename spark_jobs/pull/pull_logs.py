@@ -211,9 +211,9 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
 def rest_of(landing: Place, span: Interval) -> Interval:
     """Return the part of an interval behind the ones in it that were audited already.
 
-    So a daily schedule can follow an hourly one: if the hours until 15:00 were audited, the day's run takes what follows. The
-    same run has the same part when it is repeated. Where an interval that was audited reaches beyond ``span``, or nothing was
-    audited in it, ``span`` is returned as it is.
+    So a daily schedule can follow an hourly one: if the hours until 15:00 were audited, the day's run takes what follows.
+    The same run has the same part when it is repeated. Where an interval that was audited reaches beyond ``span``, or
+    nothing was audited in it, ``span`` is returned as it is.
     """
     audited = [
         landed.span
