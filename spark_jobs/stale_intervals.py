@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
@@ -23,6 +24,7 @@ from spark_jobs import stage_command
 from spark_jobs.ingest.landing_changes import bounds_as_json, stale_intervals
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location
+from spark_jobs.one_process import one_process
 from spark_jobs.progress import complain, say
 from spark_jobs.pull import segments
 from spark_jobs.warehouse.balance_window import outdated_windows
@@ -36,6 +38,13 @@ def all_stale(landing: Location, warehouse: Location, spark: SparkSession | None
     """List the intervals whose results are out of date, oldest first."""
     found = {*stale_intervals(landing, warehouse, spark), *outdated_windows(Ledger(warehouse))}
     return sorted(found, key=lambda span: span.start)
+
+
+def only_out_of_balance(
+    landing: Location, warehouse: Location, spark: SparkSession | None = None
+) -> set[Interval]:
+    """Return the intervals of which only the balance is out of date; nothing of them has to be replayed."""
+    return set(outdated_windows(Ledger(warehouse))) - set(stale_intervals(landing, warehouse, spark))
 
 
 def recompute(
@@ -57,7 +66,7 @@ def recompute(
     from spark_jobs.replay.replay_interval import replay
 
     done = []
-    only_balance = set(outdated_windows(Ledger(warehouse))) - set(stale_intervals(landing, warehouse, spark))
+    only_balance = only_out_of_balance(landing, warehouse, spark)
     for span in sorted(spans, key=lambda span: span.start):
         if span not in only_balance:
             if segments.read_interval(landing, span) is not None:  # its log files are still kept
@@ -114,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             summary["stale"] = [bounds_as_json(span) for span in found]
         else:
             summary["recomputed"] = _recompute(options, found) if found else []
+            # Their new sums are in the windows of later intervals.
+            behind = [] if options.interval else outdated_windows(Ledger(options.warehouse))
+            summary["recomputed"] += _recompute(options, behind) if behind else []
     except DispatchAuditError as error:
         complain(f"error: {error}")
         return 2
@@ -130,7 +142,8 @@ def _recompute(options: argparse.Namespace, spans: Sequence[Interval]) -> list[d
         for files in segments.read_catalogue(options.landing).values()
         for segment in files.values()
     )
-    with running_session(size_bytes) as spark:
+    small = set(spans) <= only_out_of_balance(options.landing, options.warehouse)
+    with nullcontext(one_process()) if small else running_session(size_bytes) as spark:
         return recompute(
             spark,
             options.landing,

@@ -94,13 +94,16 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     from dispatch_expectations.policy import current_policy
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.aggregates.aggregate_interval import aggregate
+    from spark_jobs.ingest.landing_changes import stale_intervals
     from spark_jobs.ingest.with_history import ingest_with_history
     from spark_jobs.pull.pull_logs import land, pull_segments
     from spark_jobs.replay.as_of import AsOf
     from spark_jobs.replay.replay_interval import replay
     from spark_jobs.reports.report_pages import write_reports
     from spark_jobs.session import running_session
-    from spark_jobs.stale_intervals import all_stale, recompute
+    from spark_jobs.stale_intervals import recompute
+    from spark_jobs.warehouse.balance_window import outdated_windows
+    from spark_jobs.warehouse.run_ledger import Ledger
 
     policy = current_policy()
     limits = policy.limit_rules()
@@ -129,9 +132,13 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
             _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
             _say_summary(aggregate(warehouse, span, limits=limits))
             judge(span)
-        for span in all_stale(landing, warehouse, spark):
+        for span in stale_intervals(landing, warehouse, spark):
             if asked.mark and span in spans:
                 continue  # judged as of the moment that was asked for
+            recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
+            judge(span)
+        # Of these only the balance is out of date, and the sums that it is made of are there now.
+        for span in outdated_windows(Ledger(warehouse)):
             recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
             judge(span)
     return verdicts

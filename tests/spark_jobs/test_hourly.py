@@ -13,12 +13,14 @@ import pytest
 from dispatch_core.cli.main import main
 from dispatch_expectations.policy import Policy, load_policy
 from dispatch_expectations.validate import read_verdicts, validate_interval
+from spark_jobs import stale_intervals as command
 from spark_jobs.aggregates.aggregate_interval import aggregate
 from spark_jobs.ingest.with_history import ingest_with_history
 from spark_jobs.intervals import Interval, parse_moment
+from spark_jobs.location import Location
 from spark_jobs.pull.pull_logs import PullError, pull, rest_of
 from spark_jobs.replay.replay_interval import replay
-from spark_jobs.stale_intervals import all_stale, recompute
+from spark_jobs.stale_intervals import all_stale
 from spark_jobs.warehouse.delta_tables import read_table
 from tests.spark_jobs import orders
 
@@ -67,10 +69,11 @@ class Home:
             aggregate(self.warehouse, span, limits=limits)
             self.judge(span)
 
-    def recompute(self, spark: SparkSession) -> list[Interval]:
+    def recompute(self) -> list[Interval]:
         """Recompute and judge what is stale, as the next scheduled run does."""
-        found = all_stale(self.landing, self.warehouse)
-        recompute(spark, self.landing, self.warehouse, found, limits=self.policy.limit_rules())
+        found = all_stale(Location.of(self.landing), Location.of(self.warehouse))
+        places = ["--landing", str(self.landing), "--warehouse", str(self.warehouse)]
+        assert command.main(["recompute", *places, "--limits", self.policy.limit_rules().json()]) == 0
         for span in found:
             self.judge(span)
         return found
@@ -184,7 +187,7 @@ def test_hours_run_backwards_are_judged_again_without_a_replay_and_are_then_the_
     assert verdict == "PASS"
     assert reason.endswith("without 4 h that were not audited in intervals within them"), reason
     replays = len(orders.runs(home.warehouse, "replay"))
-    assert home.recompute(spark) == HOURS[1:]
+    assert home.recompute() == HOURS[1:]
     assert len(orders.runs(home.warehouse, "replay")) == replays
     assert all_stale(home.landing, home.warehouse) == []
     for table in ("rolling_balance", "anomalies", "balance", "key_totals", "verdicts"):
