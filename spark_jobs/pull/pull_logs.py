@@ -177,7 +177,8 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
     """Make ``span`` an interval of the landing that gets the rows of these sources.
 
     Retires overlapping intervals that existed only because a later one needed their rows. Raises ``PullError`` if ``span``
-    overlaps an interval that was run itself: a row would belong to two intervals.
+    overlaps an interval that was run itself: a row would belong to two intervals, or not to one any more. An interval may be
+    run again with a later end.
     """
     unused: set[Sources] = set()
 
@@ -185,8 +186,10 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
         changed = [LandedInterval(span, "run", sources)]
         for landed in known:
             other = landed.span
-            if other.start == span.start or other.end <= span.start or span.end <= other.start:
+            if other.end <= span.start or span.end <= other.start:
                 continue
+            if other.start == span.start and (landed.role != "run" or other.end <= span.end):
+                continue  # the same interval, or one that takes its place and has all its rows
             if landed.role == "run":
                 raise PullError(
                     f"the interval {span.start.isoformat()} to {span.end.isoformat()} overlaps {other.start.isoformat()} to "

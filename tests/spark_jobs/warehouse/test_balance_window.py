@@ -1,4 +1,4 @@
-"""Which intervals the window of an hour has, from the runs that were recorded."""
+"""The window of an hour has the intervals that were audited within its 24 hours, from the runs that were recorded."""
 
 from __future__ import annotations
 
