@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from airflow.sdk import Asset, CronDataIntervalTimetable, Param, TriggerRule, dag, task
+from airflow.sdk import Asset, CronDataIntervalTimetable, Param, PokeReturnValue, TriggerRule, dag, task
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -23,21 +23,20 @@ from dispatch_airflow.params import moment, number, set_number, switch
 DOC = """
 ### Did the broker keep its promises?
 
-Each run takes the recorded dispatch logs of **one interval** (a UTC day), replays them through the broker's own rules
-and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the findings that prove it.
+Each run takes the recorded dispatch logs of **one interval** (a UTC day or hour), replays them through the broker's own
+rules and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with the findings that prove it.
 
 | task | what it does | where its results are |
 |---|---|---|
-| `choose_interval` | checks the parameters and the home | XCom |
+| `choose_interval` | checks the parameters and the home; in scheduled runs, waits for the interval's last logs | XCom |
 | `pull` | copies new log files from the source, any object store | `landing`, asset `dispatch_audit/landed` |
 | `ingest` | reads and checks rows; earlier intervals with new logs first | `messages`, `consumer_events`, `quarantine` |
 | `plan` | divides the dispatchers into groups of about equal size | XCom |
 | `replay` | replays and audits each dispatcher's log, one mapped task per group | staged files |
 | `publish_tables` | one commit per table for all groups | `deliveries`, `ownership`, `blocked`, `divergences`, `anomalies` |
 | `discard_staging` | removes staged files that were not published, also after failures | |
-| `aggregate` | balance and waiting times | `balance`, `waits`, asset `dispatch_audit/audited` |
-| `validate` | Great Expectations judges; **fails when a subscription FAILs**, after results are published | `verdicts`,
-Data Docs |
+| `aggregate` | balance over 24 hours, and over all topics | `rolling_balance`, `anomalies`, asset `dispatch_audit/audited` |
+| `validate` | Great Expectations judges; **fails when a subscription FAILs**, after publishing | `verdicts`, Data Docs |
 | `report` | a page per subscription: verdict, charts, findings; also when `validate` failed | `reports/<interval>` |
 | `publish` | logs the verdict of every subscription, also when `validate` failed | asset `dispatch_audit/verdict` |
 | `alert` | sends the alerts: to a file always, by e-mail and webhook if connections exist | `alerts/<interval>` |
@@ -53,12 +52,16 @@ interval and nothing else.
 judge; its log says what is wrong, what was kept and what to do next.
 """
 
+DAILY = "0 0 * * *"
 # Empty or unset: daily. "none": only when triggered.
-SCHEDULE = os.environ.get("DISPATCH_AUDIT_SCHEDULE") or "0 0 * * *"
+SCHEDULE = os.environ.get("DISPATCH_AUDIT_SCHEDULE") or DAILY
 # Replay groups, and other tasks with Spark, that run at the same time over all runs: each is a Spark driver of its own.
 GROUPS_AT_ONCE = set_number("DISPATCH_AUDIT_GROUPS_AT_ONCE", 2, most=256)
 
 MOST_GROUPS = 256
+
+# Minutes after an interval's end at which a scheduled run begins: by then the recorder has ended its last segment.
+WAIT_MINUTES = set_number("DISPATCH_AUDIT_WAIT_MINUTES", 11, least=0, most=24 * 60)
 
 #: As text: credentials are looked up when a task runs.
 HOME = Home(os.environ.get(HOME_VARIABLE) or ".dispatch-audit").root
@@ -132,7 +135,7 @@ VERDICT = Asset(name="dispatch_audit/verdict", uri="dispatch-audit://verdict", g
 
 MISSED = DeadlineAlert(
     reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
-    interval=deadline.time_allowed(),
+    interval=deadline.time_allowed(SCHEDULE if SCHEDULE != "none" else DAILY),
     callback=AsyncCallback("dispatch_airflow.deadline.verdict_is_late"),
     name="verdict in time",
 )
@@ -170,13 +173,16 @@ def step_in_any_case(**more: Any) -> Any:
 def dispatch_audit() -> None:
     """Pull, ingest, replay, aggregate, validate and report; then recompute the intervals that late logs made stale."""
 
-    @step(retries=0)
+    @task.sensor(mode="reschedule", poke_interval=30, retries=0)
     def choose_interval(
-        params: dict[str, Any], data_interval_start: Any = None, data_interval_end: Any = None
-    ) -> Any:
+        params: dict[str, Any], dag_run: Any, data_interval_start: Any = None, data_interval_end: Any = None
+    ) -> PokeReturnValue:
         with clear_failure():
-            steps.check_home(Home.current())
-            return steps.choose_interval(params, (data_interval_start, data_interval_end))
+            home = Home.current()
+            steps.check_home(home)
+            chosen = steps.choose_interval(params, (data_interval_start, data_interval_end), home)
+            waits = steps.must_wait(chosen, dag_run.run_type, WAIT_MINUTES)
+            return PokeReturnValue(is_done=not waits, xcom_value=chosen)
 
     @step(retries=2, retry_delay=timedelta(seconds=30), outlets=[LANDED])
     def pull(chosen: dict[str, str], params: dict[str, Any], outlet_events: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ PARAMS: Final = {
     "keep_results_days": days(
         None,
         "Results per message",
-        "Rows of deliveries, ownership and blocked of an interval, counted from its last run",
+        "Rows of deliveries, ownership, blocked and key_totals of an interval, counted from its last run",
     ),
     "keep_snapshots_days": days(
         30, "Snapshots", "Of an interval, counted from its last run; later intervals go on from them"

@@ -178,6 +178,39 @@ BALANCE: Final = _table(
     _required("message_share", pa.float64()),
     # of the messages, by the hashes it owned when they were sent (audit.hash_share); null for Failover/Exclusive
     pa.field("hash_share", pa.float64()),
+    # of the messages, by equal parts of the connections that owned hashes then; null as ``hash_share`` is
+    pa.field("equal_share", pa.float64()),
+)
+
+#: Columns of ``audit.key_totals`` that name the first and the last delivery of a row.
+EVIDENCE: Final = ("number", "seq", "t_us", "ledger_id", "entry_id", "hash")
+
+#: Sums of the deliveries of an interval that is too short for its balance to be judged, by connection and key; entries
+#: without a key have one row with a null ``key``. ``number`` counts the deliveries of the interval.
+KEY_TOTALS: Final = _table(
+    pa.field("consumer", pa.int64()),
+    pa.field("consumer_name", pa.string()),
+    pa.field("key", pa.string()),
+    pa.field("key_b64", pa.bool_()),
+    *(pa.field(name, pa.int64()) for name in ("entries", "messages", "size_bytes")),
+    *(pa.field(f"{end}_{name}", pa.int64()) for end in ("first", "last") for name in EVIDENCE),
+)
+
+#: Balance over the day that ends with an interval shorter than a day: sums of the rows of ``balance``.
+ROLLING_BALANCE: Final = _table(
+    _required("consumer_name", pa.string()),
+    _required("entries", pa.int64()),
+    _required("messages", pa.int64()),
+    _required("size_bytes", pa.int64()),
+    pa.field("keys", pa.int64()),  # null: too few messages to be judged, so they were not counted
+    _required("message_share", pa.float64()),
+    pa.field("hash_share", pa.float64()),
+    pa.field("equal_share", pa.float64()),
+    _required("window_start", pa.timestamp("us", tz="UTC")),
+    _required("window_end", pa.timestamp("us", tz="UTC")),
+    _required(
+        "left_out_s", pa.int64()
+    ),  # of the window, in intervals that were not audited, or reach beyond it
 )
 
 #: Waits of entries from being stored to being sent first, and sums of what rules held back, per dispatcher.
@@ -213,9 +246,11 @@ REPLAY_TABLES: Final[dict[str, pa.Schema]] = {
     "anomalies": ANOMALIES,
     "balance": BALANCE,
     "waits": WAITS,
+    "key_totals": KEY_TOTALS,
 }
 
 ALL_TABLES: Final[dict[str, pa.Schema]] = {
     **REPLAY_TABLES,
+    "rolling_balance": ROLLING_BALANCE,
     "verdicts": VERDICTS,
 }

@@ -81,6 +81,11 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
     return session
 
 
+def is_chosen() -> bool:
+    """Check whether somebody chose where Spark runs: by ``spark-submit``, or by a master in the environment."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("DISPATCH_AUDIT_SPARK_MASTER"))
+
+
 @contextmanager
 def running_session(size_bytes: int | None = None) -> Iterator[SparkSession]:
     """Yield a session: the one that the process has, which stays, or a new one, which is stopped at the end.

@@ -17,6 +17,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
 from spark_jobs.location import Location
+from spark_jobs.one_process import one_process
 from spark_jobs.progress import complain
 
 if TYPE_CHECKING:
@@ -108,12 +109,20 @@ def run(
     options: argparse.Namespace,
     work: Callable[[SparkSession, Interval], dict[str, Any]],
     size_bytes: Callable[[Interval], int],
+    *,
+    is_small: Callable[[Interval], bool] = lambda _span: False,
 ) -> int:
-    """Run one stage in a session of its own and print its summary; ``size_bytes``: the input that Spark itself handles."""
+    """Run one stage in a session of its own and print its summary.
+
+    ``size_bytes``: the input that Spark itself handles. ``is_small``: the work is not worth starting Spark, and is done in
+    this process, unless a master was chosen.
+    """
 
     def in_session(span: Interval) -> dict[str, Any]:
-        from spark_jobs.session import running_session
+        from spark_jobs.session import is_chosen, running_session
 
+        if not is_chosen() and is_small(span):
+            return work(one_process(), span)
         with running_session(size_bytes(span)) as spark:
             return work(spark, span)
 

@@ -1,5 +1,8 @@
 """List the intervals whose results are out of date, or recompute them.
 
+An interval is out of date if rows before its end have changed since it was replayed (``landing_changes.stale_intervals``),
+or if balance was judged without earlier intervals that there are now (``balance_window``). The latter need no replay.
+
 Run as ``python -m spark_jobs.stale_intervals list --landing DIR --warehouse DIR``, or with ``recompute`` in place of
 ``list`` to ingest, replay and aggregate these intervals again, oldest first.
 """
@@ -11,6 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
@@ -20,11 +24,27 @@ from spark_jobs import stage_command
 from spark_jobs.ingest.landing_changes import bounds_as_json, stale_intervals
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location
+from spark_jobs.one_process import one_process
 from spark_jobs.progress import complain, say
 from spark_jobs.pull import segments
+from spark_jobs.warehouse.balance_window import outdated_windows
+from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def all_stale(landing: Location, warehouse: Location, spark: SparkSession | None = None) -> list[Interval]:
+    """List the intervals whose results are out of date, oldest first."""
+    found = {*stale_intervals(landing, warehouse, spark), *outdated_windows(Ledger(warehouse))}
+    return sorted(found, key=lambda span: span.start)
+
+
+def only_out_of_balance(
+    landing: Location, warehouse: Location, spark: SparkSession | None = None
+) -> set[Interval]:
+    """Return the intervals of which only the balance is out of date; nothing of them has to be replayed."""
+    return set(outdated_windows(Ledger(warehouse))) - set(stale_intervals(landing, warehouse, spark))
 
 
 def recompute(
@@ -38,17 +58,20 @@ def recompute(
 ) -> list[dict[str, str]]:
     """Replay and aggregate the intervals again, oldest first, after ingesting what the tables lack; return their bounds.
 
-    The caller has to make their verdicts, reports and alerts again.
+    Those of which only the balance is out of date are aggregated alone. The caller has to make their verdicts, reports and
+    alerts again.
     """
     from spark_jobs.aggregates.aggregate_interval import aggregate
     from spark_jobs.ingest.with_history import ingest_if_outdated
     from spark_jobs.replay.replay_interval import replay
 
     done = []
+    only_balance = only_out_of_balance(landing, warehouse, spark)
     for span in sorted(spans, key=lambda span: span.start):
-        if segments.read_interval(landing, span) is not None:  # its log files are still kept
-            ingest_if_outdated(spark, landing, warehouse, span)
-        replay(spark, warehouse, span, limits=limits, overrides=overrides)
+        if span not in only_balance:
+            if segments.read_interval(landing, span) is not None:  # its log files are still kept
+                ingest_if_outdated(spark, landing, warehouse, span)
+            replay(spark, warehouse, span, limits=limits, overrides=overrides)
         aggregate(warehouse, span, limits=limits)
         done.append(bounds_as_json(span))
         say(f"recompute {span.name}: {len(done)} of {len(spans)} intervals done")
@@ -95,11 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     summary: dict[str, Any] = {"stage": "stale" if options.what == "list" else options.what}
     try:
-        found = options.interval or stale_intervals(options.landing, options.warehouse)
+        found = options.interval or all_stale(options.landing, options.warehouse)
         if options.what == "list":
             summary["stale"] = [bounds_as_json(span) for span in found]
         else:
             summary["recomputed"] = _recompute(options, found) if found else []
+            # Their new sums are in the windows of later intervals.
+            behind = [] if options.interval else outdated_windows(Ledger(options.warehouse))
+            summary["recomputed"] += _recompute(options, behind) if behind else []
     except DispatchAuditError as error:
         complain(f"error: {error}")
         return 2
@@ -116,7 +142,8 @@ def _recompute(options: argparse.Namespace, spans: Sequence[Interval]) -> list[d
         for files in segments.read_catalogue(options.landing).values()
         for segment in files.values()
     )
-    with running_session(size_bytes) as spark:
+    small = set(spans) <= only_out_of_balance(options.landing, options.warehouse)
+    with nullcontext(one_process()) if small else running_session(size_bytes) as spark:
         return recompute(
             spark,
             options.landing,

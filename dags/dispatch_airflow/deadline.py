@@ -9,23 +9,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 from dispatch_airflow.home import Home, ParameterError, progress
 
 HOURS_VARIABLE: Final = "DISPATCH_AUDIT_DEADLINE_HOURS"
-#: From the start of a day to six hours after its end.
-DEFAULT_HOURS: Final = 30.0
+#: From the end of a day, or of a longer interval, until its verdicts must be there.
+_AFTER_DAYS: Final = timedelta(hours=6)
+#: The same of a shorter interval.
+_AFTER_HOURS: Final = timedelta(minutes=15)
 _MOST_HOURS: Final = 24.0 * 366
+#: So many intervals of a schedule are looked at, to find the longest.
+_LOOKED_AT: Final = 400
 
 
-def time_allowed() -> timedelta:
-    """Return the time from the start of an interval until its verdicts must be there.
+def longest_interval(schedule: str) -> timedelta:
+    """Return the longest interval between two ticks of a cron expression.
 
-    Raises ``ParameterError`` if the environment variable is no time.
+    >>> longest_interval("0 * * * *"), longest_interval("0 8-18 * * *")
+    (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=50400))
+
+    Raises ``ParameterError`` for a text that is no cron expression.
     """
-    text = os.environ.get(HOURS_VARIABLE) or str(DEFAULT_HOURS)
+    from croniter import CroniterError, croniter  # type: ignore[import-untyped]
+
+    try:
+        ticks = croniter(schedule, datetime(2024, 1, 1))
+        times = [ticks.get_next(datetime) for _ in range(_LOOKED_AT)]
+    except CroniterError as error:
+        raise ParameterError(f"the schedule {schedule!r} is no cron expression: {error}") from None
+    return max(after - before for before, after in pairwise(times))
+
+
+def time_allowed(schedule: str) -> timedelta:
+    """Return the time from the start of an interval of a schedule until its verdicts must be there.
+
+    By default that is the interval, and 15 minutes, or 6 hours if it is a day or longer. Raises ``ParameterError`` if the
+    environment variable is no time.
+    """
+    text = os.environ.get(HOURS_VARIABLE)
+    if not text:
+        longest = longest_interval(schedule)
+        return longest + (_AFTER_HOURS if longest < timedelta(days=1) else _AFTER_DAYS)
     try:
         hours = float(text)
     except ValueError:

@@ -45,9 +45,9 @@ def number(value: int, title: str, description: str, section: str, *, least: int
     )
 
 
-def set_number(variable: str, usual: int, *, most: int) -> int:
+def set_number(variable: str, usual: int, *, most: int, least: int = 1) -> int:
     """Read a number from an environment variable. Raises ``ParameterError``, which Airflow shows as an import error."""
     text = os.environ.get(variable) or str(usual)
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
-        raise ParameterError(f"{variable} is {text!r}; give a number from 1 to {most}")
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise ParameterError(f"{variable} is {text!r}; give a number from {least} to {most}")
     return int(text)

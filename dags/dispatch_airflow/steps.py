@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +25,14 @@ _NAMED_AT_MOST: Final = 100
 
 
 def choose_interval(
-    params: Mapping[str, Any], data_interval: tuple[datetime | None, datetime | None]
+    params: Mapping[str, Any],
+    data_interval: tuple[datetime | None, datetime | None],
+    home: Home | None = None,
 ) -> dict[str, str]:
     """Choose the interval and the source of a run: ``interval_start, interval_end, source``, as text.
 
-    The interval comes from the parameters, else it is the run's data interval. If the parameter ``settings_file`` names a
+    The interval comes from the parameters, else it is the run's data interval; if the schedule was changed, what the
+    earlier one has audited of it in ``home`` is left out (``pull_logs.rest_of``). If the parameter ``settings_file`` names a
     file, its settings are added as ``overrides`` (JSON). Raises ``ParameterError`` if there is no interval or no source.
     """
     from spark_jobs.intervals import interval
@@ -54,6 +57,10 @@ def choose_interval(
             "empty; nothing was done. Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
         )
     span = interval(start, end)
+    if home is not None and not from_params:
+        from spark_jobs.pull.pull_logs import rest_of
+
+        span = rest_of(home.landing, span)
     source = str(params.get("source") or "").strip()
     if not source:
         raise ParameterError(
@@ -74,6 +81,14 @@ def choose_interval(
         progress.info("settings in place of the logs' headers: %s", ", ".join(overrides.texts) or "none")
         chosen["overrides"] = overrides.json()
     return chosen
+
+
+def must_wait(chosen: Mapping[str, str], run_type: str, minutes: int, now: datetime | None = None) -> bool:
+    """True while a scheduled run waits for the last logs of its interval: ``minutes`` after the interval's end."""
+    if run_type != "scheduled":
+        return False
+    begins = datetime.fromisoformat(chosen["interval_end"]) + timedelta(minutes=minutes)
+    return (now or datetime.now(UTC)) < begins
 
 
 def check_home(home: Home) -> None:

@@ -19,10 +19,10 @@ from dispatch_core.arrays.columns import Ints, Mask, ints, valid
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.hash_share import FairPart
-from dispatch_core.audit.key_totals import EVIDENCE, key_codes
+from dispatch_core.audit.key_totals import key_codes
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.names import Connections, connections_in, shown
-from dispatch_core.tables import BALANCE
+from dispatch_core.tables import BALANCE, EVIDENCE
 
 _SUMMED: Final = ("entries", "messages", "size_bytes")
 
@@ -69,19 +69,23 @@ def balance_rows(
     row_of = np.array([place[name] for name in got.names], np.int64)[got.of_row]
     sums = {name: _summed(row_of, ints(totals[name]), len(names)) for name in _SUMMED}
     sums["keys"] = _keys(totals, row_of, len(names), same_name=len(set(got.names)) < len(got.names))
-    messages, hashes = int(sums["messages"].sum()), sum(part.by_hashes for part in (fair or {}).values())
+    messages = int(sums["messages"].sum())
     columns = {
         **{name: pa.repeat(pa.scalar(value), len(names)) for name, value in identity.items()},
         **sums,
         "consumer_name": names,
         "connections": [len(connections[name]) for name in names],
         "message_share": sums["messages"] / max(messages, 1),
-        "hash_share": [
-            fair.get(name, FairPart(0.0, 0.0)).by_hashes / hashes if fair and hashes else None
-            for name in names
-        ],
+        "hash_share": _shares(names, {name: part.by_hashes for name, part in (fair or {}).items()}),
+        "equal_share": _shares(names, {name: part.by_number for name, part in (fair or {}).items()}),
     }
     return pa.table(columns, schema=BALANCE)
+
+
+def _shares(names: list[str], parts: Mapping[str, float]) -> list[float | None]:
+    """Return what each name has of all parts; ``None`` for all where there is nothing to share."""
+    whole = sum(parts.values())
+    return [parts.get(name, 0.0) / whole if whole else None for name in names]
 
 
 def _summed(row_of: Ints, values: Ints, rows: int) -> Ints:

@@ -6,7 +6,7 @@ much. Memory follows the different pairs of connection and key, some 150 bytes e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,23 +17,12 @@ from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, codes_with_null, ints
 from dispatch_core.arrays.jit import compiled
 from dispatch_core.audit.hash_share import messages_of
+from dispatch_core.tables import EVIDENCE, IDENTITY, KEY_TOTALS
 
 _GROUP: Final = ("consumer", "consumer_name", "key", "key_b64")
 _SUMS: Final = ("entries", "messages", "size_bytes")
-#: What is kept of the first and of the last delivery of a pair; ``number`` counts the deliveries of the interval.
-EVIDENCE: Final = ("number", "seq", "t_us", "ledger_id", "entry_id", "hash")
-
-#: One row per connection and key; entries without a key have one row with a null ``key``.
-TOTALS: Final = pa.schema(
-    [
-        pa.field("consumer", pa.int64()),
-        pa.field("consumer_name", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("key_b64", pa.bool_()),
-        *(pa.field(name, pa.int64()) for name in _SUMS),
-        *(pa.field(f"{end}_{name}", pa.int64()) for end in ("first", "last") for name in EVIDENCE),
-    ]
-)
+#: One row per connection and key: the columns of ``tables.KEY_TOTALS`` without those of the incarnation.
+TOTALS: Final = pa.schema([field for field in KEY_TOTALS if field not in IDENTITY])
 #: Rows that wait to be merged, at least: merging costs as much as all rows that there are.
 _MERGE_FROM: Final = 262_144
 
@@ -77,6 +66,15 @@ class KeyTotals:
         if self._waiting_rows > max(_MERGE_FROM, 2 * self._merged.num_rows):
             self._merge()
 
+    def join(self, totals: pa.Table, deliveries_before: int) -> None:
+        """Add rows of ``TOTALS`` of later deliveries, whose numbers begin behind ``deliveries_before`` others."""
+        for end in ("first", "last"):
+            at = totals.column_names.index(f"{end}_number")
+            numbers = pa.array(ints(totals[f"{end}_number"]) + deliveries_before)
+            totals = totals.set_column(at, f"{end}_number", numbers)
+        self._waiting.append(totals.cast(TOTALS))
+        self._waiting_rows += totals.num_rows
+
     def table(self) -> pa.Table:
         """Return the totals: rows of ``TOTALS``, in the order of the first delivery of each."""
         if self._waiting:
@@ -93,6 +91,22 @@ class KeyTotals:
             group = [rows[name] for name in _GROUP]
             self._merged = _summed(_connection_codes(rows), key_codes(rows), sums, group, first, last)
         self._waiting, self._waiting_rows = [], 0
+
+
+def joined(intervals: Iterable[pa.Table]) -> pa.Table:
+    """Join the totals of an incarnation over several intervals, oldest first, to those of all their deliveries.
+
+    >>> row = dict.fromkeys(TOTALS.names) | {"consumer": 1, "key": "k", "key_b64": False, "first_number": 0}
+    >>> row |= {"last_number": 2, "entries": 3, "messages": 3, "size_bytes": 9}
+    >>> hour = pa.Table.from_pylist([row], schema=TOTALS)
+    >>> joined([hour, hour]).select(["entries", "first_number", "last_number"]).to_pylist()
+    [{'entries': 6, 'first_number': 0, 'last_number': 5}]
+    """
+    totals, deliveries = KeyTotals(), 0
+    for rows in intervals:
+        totals.join(rows, deliveries)
+        deliveries += int(ints(rows["entries"]).sum())
+    return totals.table()
 
 
 def _summed(

@@ -27,6 +27,7 @@ from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay import result_rows
+from dispatch_core.tables import KEY_TOTALS
 
 
 class IntervalTotals:
@@ -38,6 +39,8 @@ class IntervalTotals:
         interval_start: datetime,
         limits: Limits,
         open_file: Callable[[], IO[bytes]] | None = None,
+        *,
+        keep_totals: bool = False,
     ) -> None:
         """Begin without deliveries.
 
@@ -46,7 +49,10 @@ class IntervalTotals:
             interval_start: start of the interval, UTC.
             limits: how much is too much.
             open_file: see ``EntryWaits``.
+            keep_totals: balance is judged over more intervals than this one. Its sums are kept in the table
+                ``key_totals``, and nothing is found here.
         """
+        self._keep_totals = keep_totals
         self._identity = result_rows.identity_of(log, interval_start)
         self._rows = Rows(log, interval_start)
         self._limits = limits
@@ -71,7 +77,7 @@ class IntervalTotals:
             self._messages.add(ints(deliveries["seq"]), messages_of(deliveries), changes)
 
     def finish(self, ownership: pa.Table, blocked: pa.Table, never_delivered: int) -> dict[str, pa.Table]:
-        """Return ``balance``, ``waits``, and the ``anomalies`` of uneven load.
+        """Return ``balance``, ``waits``, the ``anomalies`` of uneven load, and ``key_totals``.
 
         Args:
             ownership: the incarnation's rows of ``ownership`` for the interval.
@@ -82,12 +88,25 @@ class IntervalTotals:
         owners = connections_in(ownership)
         fair = fair_parts(ownership, owners, *self._messages.columns()) if self._owns_hashes else None
         balance = balance_rows(totals, owners, fair, self._identity)
-        uneven = load_findings(totals, balance, fair or {}, self._limits, self._deliveries)
+        uneven = (
+            []
+            if self._keep_totals
+            else load_findings(totals, balance, fair or {}, self._limits, self._deliveries)
+        )
         return {
             "balance": balance,
             "waits": self._waits.row(self._identity, blocked, never_delivered),
             "anomalies": self._rows.anomalies(uneven),
+            "key_totals": self._key_totals(totals) if self._keep_totals else KEY_TOTALS.empty_table(),
         }
+
+    def _key_totals(self, totals: pa.Table) -> pa.Table:
+        identity = {
+            name: pa.repeat(pa.scalar(value, KEY_TOTALS.field(name).type), totals.num_rows)
+            for name, value in self._identity.items()
+        }
+        columns = identity | {name: totals[name] for name in totals.column_names}
+        return pa.table([columns[name] for name in KEY_TOTALS.names], schema=KEY_TOTALS)
 
 
 def with_totals(
@@ -99,13 +118,14 @@ def with_totals(
     never_delivered: int,
     moves: UnloggedMoves | None = None,
     pairs: Pairs | None = None,
+    keep_totals: bool = False,
 ) -> dict[str, pa.Table]:
-    """Add ``balance``, ``waits`` and findings of uneven load to the other tables of a replay of a whole log.
+    """Add ``balance``, ``waits``, findings of uneven load and ``key_totals`` to the other tables of a replay of a whole log.
 
     Findings that behaviour may explain which is not ruled out (``Assumptions``), or ``moves``, become uncertain. ``pairs``:
-    those of the deliveries, where they are known.
+    those of the deliveries, where they are known. ``keep_totals``: see ``IntervalTotals``.
     """
-    totals = IntervalTotals(log, interval_start, limits)
+    totals = IntervalTotals(log, interval_start, limits, keep_totals=keep_totals)
     totals.add(found["deliveries"], changes_in(found["ownership"]), pairs)
     summed = totals.finish(found["ownership"], found["blocked"], never_delivered)
     anomalies = Assumptions.of(log, limits.assume_absent).applied(found["anomalies"])

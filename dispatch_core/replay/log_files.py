@@ -63,6 +63,7 @@ def replay_files(
     open_file: Callable[[], IO[bytes]] | None = None,
     state: ReplayState | None = None,
     keeper: StateKeeper | None = None,
+    keep_totals: bool = False,
 ) -> Iterator[dict[str, pa.Table]]:
     """Replay all incarnations of a dispatcher; yields rows of the result tables as they become known.
 
@@ -81,6 +82,7 @@ def replay_files(
         state: goes on from there. The files then hold the rows behind its place alone (``rows_behind``), those of the
             interval among them.
         keeper: gets the state with which a later interval can go on.
+        keep_totals: balance is judged over more intervals than this one (``IntervalTotals``).
 
     Raises:
         SnapshotError: the replay cannot go on from ``state``; rows handed out before are void.
@@ -112,7 +114,7 @@ def replay_files(
             Assumptions.of(head, limits.assume_absent, log.in_force),
             UnloggedMoves(),
         )
-        totals = IntervalTotals(head, interval_start, limits, open_file)
+        totals = IntervalTotals(head, interval_start, limits, open_file, keep_totals=keep_totals)
         finished: list[dict[str, pa.Table]] = []
         changes = np.empty(0, np.int64)
         replays: list[Replay] = []
@@ -312,7 +314,8 @@ class _Keeping:
         before = pc.or_(
             pc.less_equal(self._rare["seq"], cut.last_seq), pc.equal(self._rare["kind"], "header")
         )
-        rare = needed_later(self._rare.filter(pc.and_(pc.and_(*of_head), before)))
+        # As one chunk: each of many small ones is saved as an object of its own.
+        rare = needed_later(self._rare.filter(pc.and_(pc.and_(*of_head), before))).combine_chunks()
         earlier = [log.ended() for log in self._logs[: cut.log]]
         state = ReplayState(cut, replay, earlier, self._loads[: cut.log + 1], [*extents[: cut.log + 1]], rare)
         with replay.owned.since(self.cut_us):

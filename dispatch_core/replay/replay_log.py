@@ -53,6 +53,7 @@ def replay(
     without_trace: bool = False,
     reported_waits: list[SampledWait] | None = None,
     tick_us: int | None = None,
+    keep_totals: bool = False,
 ) -> dict[str, pa.Table]:
     """Fold ``log`` up to ``interval_end``; return the tables of ``tables.REPLAY_TABLES`` for [start, end), UTC.
 
@@ -72,6 +73,7 @@ def replay(
         without_trace: judge a trace as the log without a trace that it contains.
         reported_waits: gets every wait that is reported one by one.
         tick_us: how often to look at what waits, 0 = at every line; by default as often as the limits need it.
+        keep_totals: balance is judged over more intervals than this one (``IntervalTotals``).
 
     A log that goes on from a checkpoint behind lost lines is judged in parts (``recording.resumed_parts``).
 
@@ -125,6 +127,7 @@ def replay(
         never_delivered=never_delivered,
         moves=moves,
         pairs=ends[0].pairs if len(ends) == 1 else None,
+        keep_totals=keep_totals,
     )
 
 

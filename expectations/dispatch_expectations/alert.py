@@ -113,7 +113,7 @@ def _news(result: DispatcherResult, histories: Mapping[str, History]) -> list[Al
     news = []
     for finding in result.findings:
         history = histories.get(finding.identity, History())
-        state = history.news(start, finding.severity, finding.evidence)
+        state = history.news(start, finding.severity, finding.evidence, goes_on=finding.goes_on)
         if state is not None:
             news.append(_as_news(finding, state, start, history))
     present = {finding.identity for finding in result.findings}

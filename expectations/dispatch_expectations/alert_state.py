@@ -7,6 +7,8 @@ without doubt no longer has it. Intervals may be judged in any order and more th
 with its interval:
 
 - a finding that was already reported for the interval, or for the one before it, is not reported again;
+- one that goes on from before the interval, such as an entry that has waited for hours, is not changed by having another
+  first evidence now: it is what the open notification says, unless its severity or its certainty differs;
 - a finding is cleared by its own interval, judged again, or by a later one, but never by an earlier one;
 - an interval that could not be judged clears nothing.
 
@@ -62,15 +64,23 @@ class History:
         last = self._last()
         return last[-1] if last and last[-1].state != CLEAR else None
 
-    def news(self, interval_start: datetime, severity: str, evidence: str) -> str | None:
-        """``NEW`` or ``CHANGED`` for an interval that has the finding, or None if it was reported already."""
+    def news(
+        self, interval_start: datetime, severity: str, evidence: str, *, goes_on: bool = False
+    ) -> str | None:
+        """``NEW`` or ``CHANGED`` for an interval that has the finding, or None if it was reported already.
+
+        ``goes_on``: the finding began before the interval.
+        """
         last = self._last()
         before = [entry for entry in last if entry.interval_start <= interval_start]
         # A backfill may go from the newest interval to the oldest: then a later interval has the finding.
         known = before[-1] if before else (last[0] if last else None)
         if known is None or known.state == CLEAR:
             return NEW
-        return None if (known.severity, known.evidence) == (severity, evidence) else CHANGED
+        if (known.severity, known.evidence) == (severity, evidence):
+            return None
+        same = (known.severity, certainty_of(known.evidence)) == (severity, certainty_of(evidence))
+        return None if goes_on and same else CHANGED
 
     def cleared_by(self, interval_start: datetime) -> bool:
         """True if an interval that was judged without doubt and lacks the finding clears it."""
@@ -90,6 +100,21 @@ def histories(notifications: Iterable[Notification]) -> dict[str, History]:
     for notification in notifications:
         by_identity.setdefault(notification.identity, []).append(notification)
     return {identity: History(tuple(rows)) for identity, rows in by_identity.items()}
+
+
+def lasting_evidence(uncertain: bool, *parts: str) -> str:
+    """Make the evidence of a finding that may go on for several intervals: its certainty can be read in it.
+
+    >>> certainty_of(lasting_evidence(True, "5:17"))
+    'uncertain'
+    """
+    return f"{'uncertain' if uncertain else 'certain'}:{digest(*parts)}"
+
+
+def certainty_of(evidence: str) -> str:
+    """Return the certainty in a ``lasting_evidence``; "" for any other evidence."""
+    certainty, colon, _digest = evidence.partition(":")
+    return certainty if colon else ""
 
 
 def digest(*parts: str) -> str:

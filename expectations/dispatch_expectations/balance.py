@@ -1,14 +1,17 @@
 """Promise: the load follows the consumers' shares of the hash space (Key_Shared) or of the active topics (Failover).
 
-Judged only with at least ``min_messages`` messages and ``min_keys_per_consumer`` keys per consumer in the interval. With
-fewer, the verdict is PASS and its reason says so.
+Judged only with at least ``min_messages`` messages and ``min_keys_per_consumer`` keys per consumer in the interval; of an
+interval shorter than a day, in the 24 hours that end with it. With fewer, the verdict is PASS and its reason says so.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Any, Final
 
-from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise
+from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, plain
+from spark_jobs.warehouse.balance_window import in_words
 
 #: Columns and the policy thresholds they must reach before balance is judged.
 GATES: Final = (
@@ -26,6 +29,46 @@ _KINDS: Final = {
 
 #: Kinds with limits of their own, judged for any number of messages.
 _NOT_GATED: Final = ("failover_imbalance", "unnecessary_blocking")
+
+
+#: Begins what a reason says about the window.
+_WINDOW: Final = "; over the "
+
+
+def window_in_reason(consumers: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the reason of a verdict says about the window of rows of ``rolling_balance``; "" for none."""
+    if not consumers:
+        return ""
+    window = in_words(consumers[0]["window_end"], consumers[0]["left_out_s"])
+    return f"{_WINDOW}{window.removeprefix('over the ')}"
+
+
+def without_window(reason: str) -> str:
+    """Return a reason without what it says about the window.
+
+    >>> without_window("no consumer got more than its share; over the 24 h to 2026-11-21 14:00 UTC")
+    'no consumer got more than its share'
+    """
+    return reason.partition(_WINDOW)[0]
+
+
+def kept(row: Mapping[str, Any], kept: str) -> str:
+    """Write the reason of a PASS: what was kept, or why it was not judged; ``row``: of the dispatcher's frame."""
+    if _is_missing(row["max_share_ratio"]):
+        return "nothing to judge: no consumer has a share of the hash space"
+    if not row["balance_not_judged"]:
+        return kept
+    counted = (
+        ""
+        if _is_missing(row["keys_per_consumer"])
+        else f" and {plain(row['keys_per_consumer'])} keys per consumer"
+    )
+    return f"too few messages to judge: {plain(row['messages'])} messages{counted}"
+
+
+def _is_missing(value: float | None) -> bool:
+    """Check for a missing number, which pandas may have made NaN."""
+    return value is None or isnan(value)
 
 
 def _gates(kind: str) -> tuple[tuple[str, str], ...]:

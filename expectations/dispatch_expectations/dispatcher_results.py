@@ -15,8 +15,9 @@ from typing import Final
 
 from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
 from dispatch_expectations.alert_ledger import reported_dispatchers
-from dispatch_expectations.alert_state import NEW, digest
-from dispatch_expectations.findings import MAX_IDENTITIES, Finding, read_findings
+from dispatch_expectations.alert_state import NEW, digest, lasting_evidence
+from dispatch_expectations.balance import without_window
+from dispatch_expectations.findings import LASTING, MAX_IDENTITIES, Finding, first_lines, read_findings
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.policy import Policy, Rule, current_policy
@@ -41,7 +42,8 @@ class AlertFinding:
     """A finding of an alert: kind and subject, number of anomalies, and the first evidence in one sentence.
 
     ``identity``: digest that is the same in every interval. ``state``: new, changed or clear. ``evidence``: digest of the
-    first evidence. ``idempotency_key``: of its notification; empty until the finding is compared with earlier ones.
+    first evidence. ``goes_on``: it began before the interval. ``idempotency_key``: of its notification; empty until the
+    finding is compared with earlier ones.
     """
 
     state: str
@@ -54,6 +56,7 @@ class AlertFinding:
     explanation: str
     identity: str
     evidence: str
+    goes_on: bool = False
     idempotency_key: str = ""
 
     @property
@@ -109,10 +112,13 @@ def read_results(
         policy = policy or current_policy()
         for finding in read_findings(warehouse, interval_start, _alerting_kinds(policy)):
             findings[finding.dispatcher].append(finding)
+    lasting = {finding.topic for listed in findings.values() for finding in listed if finding.kind in LASTING}
+    first = first_lines(warehouse, interval_start, lasting)
     for dispatcher, promises in sorted(by_dispatcher.items()):
         behind: list[AlertFinding] = []
         if policy is not None and promises[ALL].verdict != PASS:
-            behind = _findings(promises, findings[dispatcher], policy.rule_for(dispatcher[1], dispatcher[2]))
+            rule = policy.rule_for(dispatcher[1], dispatcher[2])
+            behind = _findings(promises, findings[dispatcher], rule, first)
         results.append(
             DispatcherResult(promises, tuple(behind), complete=len(findings[dispatcher]) < MAX_IDENTITIES)
         )
@@ -126,13 +132,21 @@ def read_results(
     return results
 
 
-def _findings(verdicts: Mapping[str, Verdict], findings: Sequence[Finding], rule: Rule) -> list[AlertFinding]:
-    """List the findings that broke a dispatcher's promises, worst first: anomalies, else the promise itself."""
+def _findings(
+    verdicts: Mapping[str, Verdict],
+    findings: Sequence[Finding],
+    rule: Rule,
+    first: Mapping[tuple[Dispatcher, int], int],
+) -> list[AlertFinding]:
+    """List the findings that broke a dispatcher's promises, worst first: anomalies, else the promise itself.
+
+    ``first``: the first lines of the interval (``first_lines``).
+    """
     found: dict[str, AlertFinding] = {}
     for name, verdict in verdicts.items():
         if name != ALL and verdict.verdict != PASS:
             checks = BY_NAME[name].checks
-            behind = [_finding(finding) for finding in _behind(checks, findings, rule)]
+            behind = [_finding(finding, first) for finding in _behind(checks, findings, rule)]
             if not behind or any(_is_in_reason(check, verdict.reason) for check in checks if not check.kinds):
                 behind.append(_promise_finding(verdict))
             found.update((finding.identity, finding) for finding in behind)
@@ -185,7 +199,9 @@ def _alerting_kinds(policy: Policy) -> list[str]:
     return [kind for kind in KINDS if kind in kinds and kind not in _NOT_BY_KEY]
 
 
-def _finding(finding: Finding) -> AlertFinding:
+def _finding(finding: Finding, first: Mapping[tuple[Dispatcher, int], int]) -> AlertFinding:
+    lasting = finding.kind in LASTING
+    line = first.get((finding.dispatcher, finding.incarnation))
     return AlertFinding(
         state=NEW,
         kind=finding.kind,
@@ -196,8 +212,16 @@ def _finding(finding: Finding) -> AlertFinding:
         positions=finding.positions,
         explanation=finding.explanation,
         identity=digest(*finding.identity),
-        evidence=digest(str(finding.uncertain), str(finding.first_seq), *finding.positions),
+        evidence=_lasting_evidence(finding)
+        if lasting
+        else digest(str(finding.uncertain), str(finding.first_seq), *finding.positions),
+        goes_on=lasting and (line is None or finding.began_seq < line),
     )
+
+
+def _lasting_evidence(finding: Finding) -> str:
+    """Return what does not change while a finding goes on: its first entry, else the line at which it began."""
+    return lasting_evidence(finding.uncertain, *(finding.positions[:1] or (str(finding.began_seq),)))
 
 
 def _promise_finding(promise: Verdict) -> AlertFinding:
@@ -212,7 +236,7 @@ def _promise_finding(promise: Verdict) -> AlertFinding:
         explanation=promise.reason,
         identity=digest(*promise.dispatcher, promise.promise, "subscription"),
         # Numbers in the reason are no evidence; otherwise the finding would have changed every day.
-        evidence=digest(promise.verdict, _NUMBER.sub("#", without_moment(promise.reason))),
+        evidence=digest(promise.verdict, _NUMBER.sub("#", without_window(without_moment(promise.reason)))),
     )
 
 

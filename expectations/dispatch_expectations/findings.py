@@ -12,18 +12,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from dispatch_core.audit.catalogue import DOCUMENTED, SEVERITIES
+from dispatch_core.audit.waits.findings import LEFT_WAITING
 from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import interval_dataset, read_batches
 from spark_jobs.warehouse.delta_tables import Place
 
+#: Kinds of what may go on for several intervals: what waits as of an interval's end, and balance over a day.
+LASTING: Final = (*LEFT_WAITING, "ack_hole", "imbalance", "hot_consumer", "hot_key")
 #: Maximum number of findings per dispatcher; further identities are left out (the verdict counts every anomaly).
 MAX_IDENTITIES: Final = 10_000
 
 _COLUMNS: Final = [
     *KEY,
+    "incarnation",
     "kind",
     "severity",
     "key",
@@ -52,6 +57,8 @@ class Finding:
     severity: str
     uncertain: bool
     count: int
+    incarnation: int
+    began_seq: int  # the first of the lines that prove it
     first_seq: int
     first_t_us: int | None
     positions: tuple[str, ...]
@@ -92,6 +99,22 @@ def read_findings(warehouse: Place, interval_start: datetime, kinds: Collection[
     return sorted(found.values(), key=lambda finding: (finding.dispatcher, finding.rank))
 
 
+def first_lines(
+    warehouse: Place, interval_start: datetime, topics: Collection[str]
+) -> dict[tuple[Dispatcher, int], int]:
+    """Read the ``seq`` of the first line that each incarnation of the dispatchers of some topics has in an interval."""
+    events = interval_dataset(warehouse, "consumer_events", interval_start)
+    wanted = ds.field("topic").isin(sorted(topics)) & ds.field("seq").is_valid()
+    first: dict[tuple[Dispatcher, int], int] = {}
+    log = [*KEY, "incarnation"]
+    for batch in read_batches(events if topics else None, [*log, "seq"], wanted):
+        lowest = pa.Table.from_batches([batch]).group_by(log, use_threads=False).aggregate([("seq", "min")])
+        for row in lowest.to_pylist():
+            of = (row["cluster"], row["topic"], row["subscription"]), row["incarnation"] or 0
+            first[of] = min(row["seq_min"], first.get(of, row["seq_min"]))
+    return first
+
+
 def top(findings: Collection[Finding], number: int) -> list[Finding]:
     """Choose the worst findings, first one of each kind, so that many of one kind do not hide the others."""
     seen: set[str] = set()
@@ -130,6 +153,8 @@ def _finding(row: dict[str, Any]) -> Finding:
         severity=row["severity"],
         uncertain=bool(row["uncertain"]),
         count=1,
+        incarnation=row["incarnation"],
+        began_seq=row["seqs"][0] if row["seqs"] else 0,
         first_seq=row["seqs"][-1] if row["seqs"] else 0,
         first_t_us=row["t_us"],
         positions=tuple(row["positions"]),
@@ -143,7 +168,18 @@ def _merge(into: Finding, other: Finding) -> None:
     """Add the count of ``other`` to ``into``, and take over its evidence if it ranks before that of ``into``."""
     count = into.count + other.count
     if other.rank < into.rank:
-        for name in ("severity", "uncertain", "first_seq", "first_t_us", "positions", "consumers", "cause"):
+        for name in (
+            *(
+                "severity",
+                "uncertain",
+                "incarnation",
+                "began_seq",
+                "first_seq",
+                "first_t_us",
+                "positions",
+                "consumers",
+            ),
+            *("cause", "explanation"),
+        ):
             setattr(into, name, getattr(other, name))
-        into.explanation = other.explanation
     into.count = count

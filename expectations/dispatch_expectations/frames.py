@@ -28,7 +28,7 @@ from dispatch_core.audit.catalogue import (
 )
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, LOG_GAP
 from dispatch_core.audit.sentences.names import printable
-from dispatch_expectations.balance import GATES
+from dispatch_expectations.balance import GATES, window_in_reason
 from dispatch_expectations.duplicate_delivery import CAUSES
 from dispatch_expectations.moment import judged_as_of, moment_in_reason
 from dispatch_expectations.policy import Policy
@@ -66,6 +66,11 @@ _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completenes
 #: Waiting times that the policy may limit.
 WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
 _MAX_LABEL: Final = 200
+#: Columns of ``rolling_balance`` that are judged in place of those of ``balance``, and the window that they are of.
+_ROLLING: Final = (
+    *("consumer_name", "messages", "keys", "message_share", "hash_share"),
+    *("window_end", "left_out_s"),
+)
 
 
 @dataclass
@@ -81,6 +86,7 @@ class _Row:
     uncertain: Counter[str] = field(default_factory=Counter)
     states: list[dict[str, Any]] = field(default_factory=list)
     balance: list[dict[str, Any]] = field(default_factory=list)
+    rolling: list[dict[str, Any]] = field(default_factory=list)
     waits: list[dict[str, Any]] = field(default_factory=list)
     explained: int = 0
     doubted: int = 0
@@ -172,6 +178,9 @@ def _read_replay(warehouse: Place, interval_start: datetime, rows: defaultdict[D
         balance, [*KEY, "consumer_name", "messages", "keys", "message_share", "hash_share"]
     ):
         rows[_dispatcher(group)].balance.append(group)
+    rolling = interval_dataset(warehouse, "rolling_balance", interval_start)
+    for group in read_rows(rolling, [*KEY, *_ROLLING]):
+        rows[_dispatcher(group)].rolling.append(group)
     waits = interval_dataset(warehouse, "waits", interval_start)
     for group in read_rows(waits, [*KEY, "entries", "never_delivered", *WAITS]):
         rows[_dispatcher(group)].waits.append(group)
@@ -390,9 +399,12 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     record |= {f"redelivered_{cause}": row.kinds[f"redelivered_{cause}"] for cause in CAUSES}
     record |= {f"{promise}_uncertain": row.uncertain[promise] for promise in _UNCERTAIN_COUNTED}
     record |= {name: _most(wait[name] for wait in row.waits) for name in WAITS}
-    record |= _balance(row.balance)
+    record |= _balance(row.rolling or row.balance)
+    record["balance_window"] = window_in_reason(row.rolling)
     gates = [(column, rule.limit(*threshold.split("."))) for column, threshold in GATES]
-    record["balance_not_judged"] = any(record[column] < (least or 0) for column, least in gates)
+    record["balance_not_judged"] = any(
+        record[column] is None or record[column] < (least or 0) for column, least in gates
+    )
     return record
 
 
@@ -417,9 +429,10 @@ def _balance(consumers: list[dict[str, Any]]) -> dict[str, Any]:
     ratio, busiest = max(ratios, default=(None, ""))
     return {
         "messages": sum(consumer["messages"] for consumer in consumers),
-        "keys_per_consumer": sum(consumer["keys"] for consumer in consumers) / len(consumers)
-        if consumers
-        else 0.0,
+        # The keys of a window with too few messages are not counted.
+        "keys_per_consumer": None
+        if any(consumer["keys"] is None for consumer in consumers)
+        else sum(consumer["keys"] for consumer in consumers) / max(len(consumers), 1),
         "max_share_ratio": ratio,
         "busiest_consumer": busiest,
     }

@@ -102,6 +102,8 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     from spark_jobs.reports.report_pages import write_reports
     from spark_jobs.session import running_session
     from spark_jobs.stale_intervals import recompute
+    from spark_jobs.warehouse.balance_window import outdated_windows
+    from spark_jobs.warehouse.run_ledger import Ledger
 
     policy = current_policy()
     limits = policy.limit_rules()
@@ -133,6 +135,10 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
         for span in stale_intervals(landing, warehouse, spark):
             if asked.mark and span in spans:
                 continue  # judged as of the moment that was asked for
+            recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
+            judge(span)
+        # Of these only the balance is out of date, and the sums that it is made of are there now.
+        for span in outdated_windows(Ledger(warehouse)):
             recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
             judge(span)
     return verdicts

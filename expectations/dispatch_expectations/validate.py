@@ -21,13 +21,14 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
+from dispatch_expectations import balance
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations.conformance import KEPT_UNSEEN
 from dispatch_expectations.findings import Finding, read_findings, top
 from dispatch_expectations.frames import Dispatcher, dispatcher_frame
 from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
-from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, plain, worst
+from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, worst
 from dispatch_expectations.run_suites import Outcome, run_suites
 from dispatch_expectations.suites import BY_NAME, PROMISES
 from dispatch_expectations.table_rows import interval_dataset, read_rows
@@ -158,6 +159,8 @@ def _promise_verdict(
             reason += f"; assumed absent: {', '.join(assumed)}"
         if others:
             reason += NOT_CERTAIN + "; ".join(_sentence(outcome, row) for outcome in others)
+    if promise.name == balance.PROMISE.name:
+        reason += row["balance_window"]
     if promise.name in NAMED_BY:
         reason += row["moment"]
     return Verdict(
@@ -184,8 +187,8 @@ def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:
 def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
     """Write the reason of a PASS: what was kept, not judged and tolerated."""
     reason = promise.kept
-    if promise.name == "balance":
-        reason = _balance_kept(row, promise.kept)
+    if promise.name == balance.PROMISE.name:
+        reason = balance.kept(row, promise.kept)
     elif row["unordered"] and promise.name in ("per_key_order", "conformance"):
         reason = f"not judged: a {row['subscription_type']} subscription promises no order and its rule is not replayed"
     elif row["reads_unseen"] and promise.name == "conformance":
@@ -194,17 +197,6 @@ def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
     if counts:
         reason += f"; tolerated: {counts_by_name(dict(counts))}"
     return reason
-
-
-def _balance_kept(row: Mapping[str, Any], kept: str) -> str:
-    if row["max_share_ratio"] is None or row["max_share_ratio"] != row["max_share_ratio"]:
-        return "nothing to judge: no consumer has a share of the hash space"
-    if row["balance_not_judged"]:
-        return (
-            f"too few messages to judge: {plain(row['messages'])} messages and "
-            f"{plain(row['keys_per_consumer'])} keys per consumer"
-        )
-    return kept
 
 
 def _overall_verdict(promises: list[Verdict], moment: str) -> Verdict:

@@ -1,7 +1,9 @@
-"""Find what only shows over all topics of a subscription: how Failover's active consumers are spread (PIP-392).
+"""Find what only shows over all topics of a subscription, and over several intervals.
 
-All that one dispatcher's log shows is found by its replay. This stage reads who was connected and who was active, and
-``dispatch_core.audit.balance`` judges it. That is little, so it needs no Spark.
+All that one dispatcher's log shows in an interval is found by its replay. This stage reads who was connected and who was
+active, and ``dispatch_core.audit.active_topics`` judges how Failover's active consumers are spread (PIP-392). Of an interval
+shorter than a day it judges balance over the 24 hours that end with it (``rolling_balance``). That reads little, so it needs
+no Spark.
 Run as ``python -m spark_jobs.aggregates --interval-start 2026-11-21 --warehouse DIR``.
 """
 
@@ -21,9 +23,11 @@ from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import names_disk_errors
 from dispatch_core.tables import ANOMALIES
 from spark_jobs import stage_command
+from spark_jobs.aggregates import rolling_balance as rolling
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say
-from spark_jobs.warehouse.contracts import KINDS_OVER_TOPICS, conform
+from spark_jobs.warehouse.balance_window import BalanceWindow, added_kinds, is_short
+from spark_jobs.warehouse.contracts import conform
 from spark_jobs.warehouse.delta_tables import (
     Place,
     Publication,
@@ -36,6 +40,7 @@ from spark_jobs.warehouse.delta_tables import (
     write_rows,
 )
 from spark_jobs.warehouse.file_rows import file_rows
+from spark_jobs.warehouse.run_ledger import Ledger
 
 #: The limits that hold where no policy is given.
 NO_RULES: Final = LimitRules()
@@ -48,8 +53,9 @@ _ATTEMPTS: Final = 3
 
 @names_disk_errors("aggregates")
 def aggregate(warehouse: Place, span: Interval, *, limits: LimitRules = NO_RULES) -> dict[str, Any]:
-    """Add the findings over all topics to the interval's ``anomalies``; doing it again changes nothing.
+    """Add the findings over all topics, and over a day, to the interval's ``anomalies``; doing it again changes nothing.
 
+    An interval shorter than a day gets its rows of ``rolling_balance``, too.
     ``limits``: how much is too much, for which topics. Returns a summary with the rows of each table that was written.
     """
     for _attempt in range(_ATTEMPTS - 1):
@@ -62,7 +68,10 @@ def aggregate(warehouse: Place, span: Interval, *, limits: LimitRules = NO_RULES
 
 def _aggregate(warehouse: Place, span: Interval, limits: LimitRules) -> dict[str, Any]:
     began, started_at = time.monotonic(), datetime.now(UTC)
-    with publishing(warehouse, span, ["anomalies"]) as run:
+    window = BalanceWindow.of(Ledger(warehouse), span) if is_short(span) else None
+    published = ["anomalies"] if window is None else ["anomalies", "rolling_balance"]
+    kinds = added_kinds(span)
+    with publishing(warehouse, span, published) as run:
         states = failover_states(
             file_rows(
                 data_files(warehouse, "dispatcher_state", span), [*_TOPIC, "subscription_type", "last_t_us"]
@@ -72,8 +81,14 @@ def _aggregate(warehouse: Place, span: Interval, limits: LimitRules) -> dict[str
         if enough_topics(states, limits):
             found = uneven_topics(activity(warehouse, states, span), span, limits)
         rows = {}
-        if found or _has_kinds(warehouse, span):
-            rows["anomalies"] = _publish(run, found)
+        if window is not None:
+            balance = rolling.rolling_balance(warehouse, window, limits)
+            found += balance.findings
+            rows["rolling_balance"] = run.replace(
+                "rolling_balance", [write_rows(warehouse, "rolling_balance", span, balance.rows)]
+            )
+        if found or _has_kinds(warehouse, span, kinds):
+            rows["anomalies"] = _publish(run, found, kinds)
         summary: dict[str, Any] = {
             "stage": "aggregates",
             "interval_start": span.start.isoformat(),
@@ -82,6 +97,8 @@ def _aggregate(warehouse: Place, span: Interval, limits: LimitRules) -> dict[str
             "publication": run.number,
             "seconds": round(time.monotonic() - began, 3),
         }
+        if window is not None:
+            summary |= {"window_digest": window.digest, "window": window.in_words}
         record_run(warehouse, "aggregates", span, started_at, summary)
     return summary
 
@@ -206,10 +223,10 @@ def uneven_topics(times: pa.Table, span: Interval, limits: LimitRules) -> list[d
     ]
 
 
-def _publish(run: Publication, found: list[dict[str, Any]]) -> int:
-    """Replace the anomalies of ``KINDS_OVER_TOPICS``, beside those of the replay; returns how many anomalies there are."""
+def _publish(run: Publication, found: list[dict[str, Any]], kinds: Sequence[str]) -> int:
+    """Replace the interval's anomalies of some kinds, beside those of the replay; returns how many anomalies there are."""
     rows = read_table(run.warehouse, "anomalies", run.span)
-    kept = rows.filter(pc.invert(pc.is_in(rows["kind"], value_set=pa.array(KINDS_OVER_TOPICS))))
+    kept = rows.filter(pc.invert(pc.is_in(rows["kind"], value_set=pa.array(kinds))))
     added = conform(pa.Table.from_pylist(found, schema=ANOMALIES), ANOMALIES)
     staged = [
         write_rows(run.warehouse, "anomalies", run.span, part, name)
@@ -219,18 +236,15 @@ def _publish(run: Publication, found: list[dict[str, Any]]) -> int:
     return run.replace("anomalies", staged)
 
 
-def _has_kinds(warehouse: Place, span: Interval) -> bool:
-    return any(
-        True
-        for _rows in file_rows(data_files(warehouse, "anomalies", span), ["kind"], kinds=KINDS_OVER_TOPICS)
-    )
+def _has_kinds(warehouse: Place, span: Interval, kinds: Sequence[str]) -> bool:
+    return any(True for _rows in file_rows(data_files(warehouse, "anomalies", span), ["kind"], kinds=kinds))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Aggregate one interval; see ``--help``."""
     parser = stage_command.parser(
         "python -m spark_jobs.aggregates",
-        "findings over all topics of one interval, from what replay wrote",
+        "findings over all topics of one interval, and its balance over a day, from what replay wrote",
         limits=True,
     )
     options = parser.parse_args(arguments)

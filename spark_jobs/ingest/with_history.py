@@ -9,21 +9,24 @@ Run as ``python -m spark_jobs.ingest --interval-start 2026-11-21 --landing DIR -
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.errors import names_disk_errors
 from spark_jobs import stage_command
 from spark_jobs.ingest.ingest_interval import ingest, ingest_as_history
-from spark_jobs.ingest.interval_plan import adopted, missing_intervals, outdated
+from spark_jobs.ingest.interval_plan import adopted, missing_intervals, of_interval, outdated
 from spark_jobs.ingest.landing_changes import bounds_as_json, expected_intervals, mark_stale
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import say
 from spark_jobs.pull import segments
 from spark_jobs.pull.pull_logs import landed_segments
-from spark_jobs.pull.segment_surveys import Surveyed, surveyed
+from spark_jobs.pull.segment_surveys import Surveyed, known_surveys, survey_key, surveyed
 from spark_jobs.pull.segments import LandedInterval
 from spark_jobs.warehouse.delta_tables import Place
 from spark_jobs.warehouse.run_ledger import Ledger
+
+#: So much is ingested without Spark, in about the time in which Spark starts.
+_SMALL_BYTES: Final = 4_000_000
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +97,15 @@ def _land_history(landing: Place, span: Interval, files: Sequence[Surveyed]) -> 
     segments.update_intervals(landing, with_earlier)
 
 
+def _bytes_to_read(landing: Place, span: Interval) -> int:
+    """Return the bytes of the files that have rows of an interval, and of new ones, which may have rows of earlier ones."""
+    known = known_surveys(landing)
+    files = landed_segments(landing, span)
+    old = [(file, known[key]) for file in files if (key := survey_key(file)) in known]
+    new_bytes = sum(file.size_bytes for file in files) - sum(file.size_bytes for file, _survey in old)
+    return new_bytes + sum(file.size_bytes for file in of_interval(old, span))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ingest one interval, and before it earlier rows that the tables lack; see ``--help``."""
     parser = stage_command.parser(
@@ -109,4 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def size_bytes(span: Interval) -> int:
         return sum(segment.size_bytes for segment in landed_segments(options.landing, span))
 
-    return stage_command.run(options, work, size_bytes)
+    def is_small(span: Interval) -> bool:
+        return _bytes_to_read(options.landing, span) <= _SMALL_BYTES
+
+    return stage_command.run(options, work, size_bytes, is_small=is_small)

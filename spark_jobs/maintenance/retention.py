@@ -6,7 +6,7 @@ again makes everything else from them. The small tables with the findings are ke
 ``divergences``, ``balance``, ``waits``, ``dispatcher_state``. The following is removed when it was last written more than
 a given number of days ago:
 
-* large results that can be made again: the rows of ``deliveries``, ``ownership`` and ``blocked`` of an interval;
+* large results that can be made again: the rows of ``REMADE_TABLES`` of an interval;
 * snapshots, from which replays go on; without one a log is replayed from an earlier one, or from its beginning;
 * pages: reports, Data Docs, what-if comparisons;
 * what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that the
@@ -28,7 +28,7 @@ from spark_jobs.intervals import Interval
 from spark_jobs.location import Location
 
 #: Large tables that can be made again from the logs.
-REMADE_TABLES: Final = ("deliveries", "ownership", "blocked")
+REMADE_TABLES: Final = ("deliveries", "ownership", "blocked", "key_totals")
 #: With fewer days, a run at work or a reader of an earlier version could lose files that it needs.
 LEAST_DAYS: Final = 2
 #: Names that this project gives to folders of pages: an interval, or a digest. All others are left alone.

@@ -177,7 +177,8 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
     """Make ``span`` an interval of the landing that gets the rows of these sources.
 
     Retires overlapping intervals that existed only because a later one needed their rows. Raises ``PullError`` if ``span``
-    overlaps an interval that was run itself: a row would belong to two intervals.
+    overlaps an interval that was run itself: a row would belong to two intervals, or not to one any more. An interval may be
+    run again with a later end.
     """
     unused: set[Sources] = set()
 
@@ -185,8 +186,10 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
         changed = [LandedInterval(span, "run", sources)]
         for landed in known:
             other = landed.span
-            if other.start == span.start or other.end <= span.start or span.end <= other.start:
+            if other.end <= span.start or span.end <= other.start:
                 continue
+            if other.start == span.start and (landed.role != "run" or other.end <= span.end):
+                continue  # the same interval, or one that takes its place and has all its rows
             if landed.role == "run":
                 raise PullError(
                     f"the interval {span.start.isoformat()} to {span.end.isoformat()} overlaps {other.start.isoformat()} to "
@@ -206,6 +209,24 @@ def land(landing: Place, span: Interval, sources: Sources) -> None:
             landing,
             lambda catalogue: {of: files for of, files in catalogue.items() if of not in unused},
         )
+
+
+def rest_of(landing: Place, span: Interval) -> Interval:
+    """Return the part of an interval behind the ones in it that were audited already.
+
+    So a daily schedule can follow an hourly one: if the hours until 15:00 were audited, the day's run takes what follows.
+    The same run has the same part when it is repeated. Where an interval that was audited reaches beyond ``span``, or
+    nothing was audited in it, ``span`` is returned as it is.
+    """
+    audited = [
+        landed.span
+        for landed in segments.landed_intervals(landing)
+        if landed.role == "run" and landed.span.start < span.end and span.start < landed.span.end
+    ]
+    if any(other.start < span.start or span.end < other.end or other == span for other in audited):
+        return span
+    begins = [other.end if other.end < span.end else other.start for other in audited]
+    return Interval(max([span.start, *begins]), span.end)
 
 
 def landed_files(landing: Place, span: Interval) -> list[tuple[str, Location]]:

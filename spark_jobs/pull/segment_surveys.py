@@ -43,7 +43,8 @@ def _records(landing: Place) -> Records:
     return Records(Location.of(landing) / "surveys", _ROWS)
 
 
-def _key(segment: Segment, sha256: str | None = None) -> _Key:
+def survey_key(segment: Segment, sha256: str | None = None) -> _Key:
+    """Return the key of a segment's survey; ``sha256``: of earlier contents under its name."""
     return sha256 or segment.sha256, segment.name.rpartition("/")[2]
 
 
@@ -93,22 +94,24 @@ def make_survey(landing: Place, segment: Segment, earlier: Survey | None = None)
 def surveyed(spark: SparkSession | None, landing: Place, segments: Sequence[Segment]) -> list[Surveyed]:
     """Survey the segments that have no survey yet; return all segments with their surveys, in order."""
     known = known_surveys(landing)
-    new = list({_key(segment): segment for segment in segments if _key(segment) not in known}.values())
+    new = list(
+        {survey_key(segment): segment for segment in segments if survey_key(segment) not in known}.values()
+    )
     size_bytes = sum(segment.size_bytes for segment in new)
     if new:
         say(f"survey: looks for the hours of the rows in {len(new)} new files, {size_bytes} bytes")
         work = [
-            (segment, known.get(_key(segment, segment.grown_from)) if segment.grown_from else None)
+            (segment, known.get(survey_key(segment, segment.grown_from)) if segment.grown_from else None)
             for segment in new
         ]
         if spark is None or size_bytes < _HERE_BYTES:
             made = [make_survey(landing, segment, earlier) for segment, earlier in work]
         else:
             made = _in_tasks(spark, landing, work)
-        added = dict(zip(map(_key, new), made, strict=True))
+        added = dict(zip(map(survey_key, new), made, strict=True))
         _keep(landing, added)
         known |= added
-    return [(segment, known[_key(segment)]) for segment in segments]
+    return [(segment, known[survey_key(segment)]) for segment in segments]
 
 
 def _in_tasks(

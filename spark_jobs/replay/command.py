@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval
 from spark_jobs.progress import complain
-from spark_jobs.replay.replay_groups import discard, fold_group, plan, publish_groups
+from spark_jobs.replay.replay_groups import (
+    discard,
+    fold_group,
+    is_small_plan,
+    may_fold_here,
+    plan,
+    publish_groups,
+)
 from spark_jobs.replay.replay_interval import replay
 
 if TYPE_CHECKING:
@@ -82,4 +89,9 @@ def run_step(words: Sequence[str]) -> int:
             )
         return fold_group(spark, home, span, run_id, options.group)
 
-    return stage_command.run(options, work, lambda _span: 0)
+    def is_small(span: Interval) -> bool:
+        if step == "plan":
+            return is_small_plan(home, span)
+        return may_fold_here(home, span, run_id, options.group)
+
+    return stage_command.run(options, work, lambda _span: 0, is_small=is_small)

@@ -28,7 +28,8 @@ from spark_jobs.replay.dispatcher_files import groups_in
 from spark_jobs.replay.earlier_snapshots import Files
 from spark_jobs.replay.snapshot_files import TABLE as SNAPSHOTS
 from spark_jobs.replay.snapshot_files import Group, core_digest, digest_of_ends
-from spark_jobs.warehouse.contracts import KINDS_OVER_TOPICS, StagedFile, conform, file_schema, joined_file
+from spark_jobs.warehouse.balance_window import added_kinds
+from spark_jobs.warehouse.contracts import StagedFile, conform, file_schema, joined_file
 from spark_jobs.warehouse.delta_tables import Publication, rows_of_files
 from spark_jobs.warehouse.run_ledger import Ledger, without_end
 from spark_jobs.warehouse.staging import write_file
@@ -36,7 +37,7 @@ from spark_jobs.warehouse.staging import write_file
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: A table that a later stage adds rows to, and the kinds of these rows.
+#: A table that a later stage adds rows of some kinds to.
 _ADDED_TO: Final = "anomalies"
 
 
@@ -131,7 +132,8 @@ def _leave_out_others(
     spark: SparkSession, run: Publication, published: _Published, staying: set[Group], results: KeptResults
 ) -> None:
     """Write the files that have rows of other dispatchers again, without these."""
-    asked = [(name, path) for name, files in published.files.items() for path in files]
+    kinds = added_kinds(run.span)
+    asked = [(name, path, kinds) for name, files in published.files.items() for path in files]
     context = spark.sparkContext
     looked = context.parallelize(asked, max(1, len(asked))).map(_look).collect()
     others = {
@@ -139,7 +141,8 @@ def _leave_out_others(
         for name, path, groups, has_added in looked
         if has_added or not groups <= staying
     }
-    written = context.parallelize(list(others.items()), max(1, len(others))).map(_without).collect()
+    work = [(*file, groups, kinds) for file, groups in others.items()]
+    written = context.parallelize(work, max(1, len(work))).map(_without).collect()
     for (name, path), row in zip(others, written, strict=True):
         file = StagedFile.of_json(row)
         run.staged([file])
@@ -148,23 +151,23 @@ def _leave_out_others(
             results.rewritten.setdefault(name, []).append(file)
 
 
-def _look(asked: tuple[str, str]) -> tuple[str, str, set[Group], bool]:
-    """One data file of a table, in a Spark task: its dispatchers, and if it has rows that another stage added."""
-    name, path = asked
+def _look(asked: tuple[str, str, tuple[str, ...]]) -> tuple[str, str, set[Group], bool]:
+    """One data file of a table, in a Spark task: its dispatchers, and if it has rows of kinds that another stage adds."""
+    name, path, kinds = asked
     has_added = False
     if name == _ADDED_TO:
         with parquet_file(path) as file:
-            has_added = bool(pc.any(_added(file.read(columns=["kind"]))).as_py())
+            has_added = bool(pc.any(_added(file.read(columns=["kind"]), kinds)).as_py())
     return name, path, set(groups_in(path, DISPATCHER_KEY)), has_added
 
 
-def _added(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.is_in(rows["kind"], value_set=pa.array(KINDS_OVER_TOPICS))
+def _added(rows: pa.Table, kinds: tuple[str, ...]) -> pa.ChunkedArray:
+    return pc.is_in(rows["kind"], value_set=pa.array(kinds))
 
 
-def _without(asked: tuple[tuple[str, str], Collection[Group]]) -> dict[str, Any]:
+def _without(asked: tuple[str, str, Collection[Group], tuple[str, ...]]) -> dict[str, Any]:
     """Write a data file again without the rows of some dispatchers and of other stages, in a Spark task."""
-    (name, path), groups = asked
+    name, path, groups, kinds = asked
     names = [pa.array([group[at] for group in groups], pa.string()) for at in range(len(DISPATCHER_KEY))]
     others = pa.table(names, names=list(DISPATCHER_KEY))
 
@@ -177,7 +180,7 @@ def _without(asked: tuple[tuple[str, str], Collection[Group]]) -> dict[str, Any]
                 left = of_rows.join(others, list(DISPATCHER_KEY), join_type="left anti", use_threads=False)
                 rows = rows.take(left["row"].sort())
                 if name == _ADDED_TO:
-                    rows = rows.filter(pc.invert(_added(rows)))
+                    rows = rows.filter(pc.invert(_added(rows, kinds)))
                 yield conform(rows, file_schema(name))
 
     return write_file(name, joined_file(Location.of(path)), rest()).as_json()

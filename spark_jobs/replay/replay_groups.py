@@ -46,6 +46,7 @@ from spark_jobs.replay.replay_interval import (
 from spark_jobs.task_grouping import group_into_tasks
 from spark_jobs.warehouse.contracts import StagedFile
 from spark_jobs.warehouse.delta_tables import Place, Publication, all_files, delete_files
+from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 MOST_GROUPS: Final = 1000
 _PLAN_VERSION: Final = 5
 _PLANNED: Final = pa.schema([pa.field("group", pa.int32()), *DISPATCHERS])
+#: The files of an interval with so many rows are looked into without Spark.
+_SMALL_ROWS: Final = 500_000
 #: A folder that nobody has touched for so long belongs to a run that was given up.
 _OLD: Final = timedelta(days=2)
 
@@ -117,6 +120,29 @@ def plan(
         "events": sum(dispatcher["events"] for dispatcher in found),
         "history_digest": history,
     }
+
+
+def is_small_plan(warehouse: Place, span: Interval) -> bool:
+    """Check whether the files of an interval are few enough to be looked into without Spark."""
+    ingested = Ledger(warehouse).newest("ingest").get(span.start_us, {})
+    return int(ingested.get("rows_accepted", _SMALL_ROWS + 1)) <= _SMALL_ROWS
+
+
+def may_fold_here(warehouse: Place, span: Interval, run_id: str, group: int) -> bool:
+    """Check whether a planned group is so small that it is folded without Spark, and note that it is.
+
+    If the process that does so dies, the next attempt finds the note and uses Spark: its tasks are tried again, and set a
+    dispatcher aside that ends their processes.
+    """
+    folder = run_folder(warehouse, span, run_id)
+    events = {
+        described["group"]: described["events"] for described in _read_plan(folder, warehouse, span).groups
+    }
+    begun = folder / f"begun-{group}-here"
+    if events.get(group, EVENTS_PER_TASK + 1) > EVENTS_PER_TASK or begun.exists():
+        return False
+    begun.write_bytes(b"")
+    return True
 
 
 def _divided(sizes: Sequence[int], groups: int) -> list[list[int]]:

@@ -54,6 +54,7 @@ from spark_jobs.replay.snapshot_files import (
     from_beginning,
     opened,
 )
+from spark_jobs.warehouse.balance_window import is_short
 from spark_jobs.warehouse.contracts import PARTITION, STAGED_FILE, conform
 from spark_jobs.warehouse.staging import Sink
 from spark_jobs.worker_memory import FreeMemory, take_little_memory
@@ -190,6 +191,7 @@ def _replay_one(
             limits=limits,
             to_last_line=_to_last_line(dispatcher),
             complete=bool(dispatcher.get("complete")),
+            keep_totals=is_short(span),
         )
         results, reason = _results(
             identity, dispatcher, span, chosen, limits, overrides, failed=outcome.not_judged_reason
@@ -247,6 +249,7 @@ def _in_batches(
                 open_file=tempfile.TemporaryFile,
                 state=begin.state,
                 keeper=keeper,
+                keep_totals=is_short(span),
             )
             for tables in batches:
                 for name, table in tables.items():
@@ -290,6 +293,7 @@ def recorded_rule(
     limits: Limits = DEFAULT_LIMITS,
     to_last_line: bool = False,
     complete: bool = False,
+    keep_totals: bool = False,
 ) -> dict[str, pa.Table]:
     """The rule that the log's own broker followed (imported late: it brings the compiled kernels along)."""
     from dispatch_core.replay import replay_log
@@ -303,6 +307,7 @@ def recorded_rule(
         limits=limits,
         to_last_line=to_last_line and last,
         closed=complete and last,
+        keep_totals=keep_totals,
     )
 
 
@@ -402,7 +407,9 @@ def _audit_alone(
         }
         found = _nothing_but(_state_row(identity, log, span, reason)) | found
         never_delivered = unsent_of(log, earlier) if last else 0
-        return with_totals(log, found, span.start, limits, never_delivered=never_delivered)
+        return with_totals(
+            log, found, span.start, limits, never_delivered=never_delivered, keep_totals=is_short(span)
+        )
     except Exception as error:  # noqa: BLE001 - as above
         both = f"{reason}; and the audit failed: {describe(error)}"
         return _nothing_but(_state_row(identity, log, span, both))

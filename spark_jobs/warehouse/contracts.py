@@ -115,19 +115,24 @@ NOT_COMPARED: Final = (*APPENDED, "inputs", "snapshots")
 PARTITION: Final = "interval_start"
 #: Kinds of ``anomalies`` that are found over all topics, and added to those of the replay.
 KINDS_OVER_TOPICS: Final = ("failover_imbalance",)
+#: Likewise, of intervals shorter than a day alone: kinds that are found over the 24 hours to the interval's end.
+KINDS_OVER_A_DAY: Final = ("imbalance", "hot_consumer", "hot_key")
 
-#: Columns that tables of a home may lack, because they are younger than it: log format 1.1, operations on the
-#: cursor, the lost ends beside a snapshot. They stand last.
+#: Columns that the tables of logs in an older home may lack: log format 1.1, operations on the cursor. They stand last.
 ADDED: Final = frozenset(
     (
         *("keys", "deliver_at_ms", "txn"),
         *("by", "moved_from", "moved_to", "entries", "what", "limit_active"),
         *("op", "target", "after", "individually_deleted"),
-        "ends_lost",
     )
 )
-#: The tables that have them.
-_GREW: Final = ("messages", "messages_ahead", "consumer_events", "snapshots")
+#: Columns that a table of an older home may lack, by table.
+_ADDED_TO: Final[dict[str, frozenset[str]]] = {
+    **dict.fromkeys(("messages", "messages_ahead", "consumer_events"), ADDED),
+    "balance": frozenset(("equal_share",)),
+    "snapshots": frozenset(("ends_lost",)),
+}
+_ADDED_ANYWHERE: Final = frozenset().union(*_ADDED_TO.values())
 #: The columns that identify a log within an interval: one incarnation of a dispatcher.
 LOG: Final = tuple(field.name for field in tables.IDENTITY if field.name != PARTITION)
 
@@ -213,15 +218,14 @@ def file_schema(name: str) -> pa.Schema:
 
 def older_schema(name: str) -> pa.Schema:
     """The columns that a table of an older home has: the stored schema without those that were added later."""
-    if name not in _GREW:
-        return stored_schema(name)
-    return pa.schema([field for field in stored_schema(name) if field.name not in ADDED])
+    added = _ADDED_TO.get(name, frozenset())
+    return pa.schema([field for field in stored_schema(name) if field.name not in added])
 
 
 def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     """Bring a table to the wanted columns, order and types; fields inside structs get their nullability back.
 
-    Columns that were added later than the table's rows (``ADDED``) are null.
+    Columns that were added later than the table's rows (``_ADDED_TO``) are null.
     """
     if all(has(table, name) for name in wanted.names):
         table = table.select(wanted.names)
@@ -229,7 +233,7 @@ def conform(table: pa.Table, wanted: pa.Schema) -> pa.Table:
             return table
     columns = [
         pa.nulls(table.num_rows, field.type)
-        if field.name in ADDED and field.name not in table.column_names
+        if field.name in _ADDED_ANYWHERE and field.name not in table.column_names
         else _conform(in_one(table[field.name]), field.type)
         for field in wanted
     ]

@@ -63,6 +63,11 @@ def without_end(history: str) -> tuple[str, str]:
     return history[:_DIGITS], history[_DIGITS:]
 
 
+def without_open_end(history: str) -> str:
+    """Return the digest of a history without the mark of an interval that was judged as of the last lines."""
+    return history.removesuffix(_OPEN_END)
+
+
 class Ledger:
     """The newest run of each stage for each interval, as of the last ``refresh``."""
 

@@ -64,15 +64,33 @@ def test_an_interval_without_a_warehouse_is_not_judged(monkeypatch, tmp_path):
     assert deadline.judged("2026-11-21T00:00:00Z") is False
 
 
-def test_the_time_allowed_is_the_environments(monkeypatch):
+@pytest.mark.parametrize(
+    ("schedule", "allowed"),
+    [
+        ("0 0 * * *", timedelta(hours=30)),
+        ("0 0 * * 1", timedelta(days=7, hours=6)),
+        ("0 * * * *", timedelta(minutes=75)),
+        ("@hourly", timedelta(minutes=75)),
+        ("*/30 * * * *", timedelta(minutes=45)),
+        # From 18:00 to 8:00.
+        ("0 8-18 * * *", timedelta(hours=14, minutes=15)),
+    ],
+)
+def test_the_time_allowed_is_that_of_the_longest_interval_or_the_environments(monkeypatch, schedule, allowed):
     monkeypatch.delenv(deadline.HOURS_VARIABLE, raising=False)
-    assert deadline.time_allowed() == timedelta(hours=30)
+    assert deadline.time_allowed(schedule) == allowed
     monkeypatch.setenv(deadline.HOURS_VARIABLE, "1.5")
-    assert deadline.time_allowed() == timedelta(minutes=90)
+    assert deadline.time_allowed(schedule) == timedelta(minutes=90)
+
+
+def test_a_schedule_that_is_no_cron_expression_is_named(monkeypatch):
+    monkeypatch.delenv(deadline.HOURS_VARIABLE, raising=False)
+    with pytest.raises(DispatchAuditError, match="'every hour' is no cron expression"):
+        deadline.time_allowed("every hour")
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "1e9"])
 def test_what_is_no_time_is_refused_by_name(monkeypatch, text):
     monkeypatch.setenv(deadline.HOURS_VARIABLE, text)
     with pytest.raises(DispatchAuditError, match=f"{deadline.HOURS_VARIABLE} is '{text}'"):
-        deadline.time_allowed()
+        deadline.time_allowed("0 0 * * *")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,7 +13,9 @@ from dispatch_airflow.home import HOME_VARIABLE, Home, ParameterError, StepError
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import Overrides
 from dispatch_core.recording.stored_files import VARIABLES
+from spark_jobs.intervals import Interval
 from spark_jobs.location import HomeError
+from spark_jobs.pull.segments import LandedInterval, write_interval
 
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
 NEXT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -26,6 +28,39 @@ def test_interval_of_the_run_where_no_parameter_names_one():
         "interval_start": "2026-11-21T00:00:00+00:00",
         "interval_end": "2026-11-22T00:00:00+00:00",
     }
+
+
+def test_the_data_interval_leaves_out_what_another_schedule_has_audited(tmp_path):
+    home, hour = Home(tmp_path), timedelta(hours=1)
+    for start, role in ((DAY, "run"), (DAY + hour, "run"), (DAY + 2 * hour, "history")):
+        write_interval(home.landing, LandedInterval(Interval(start, start + hour), role, ("/logs",)))
+    params = {"source": "/logs", "interval_start": None}
+    chosen = steps.choose_interval(params, (DAY, NEXT), home)
+    assert (chosen["interval_start"], chosen["interval_end"]) == (
+        "2026-11-21T02:00:00+00:00",
+        "2026-11-22T00:00:00+00:00",
+    )
+    asked = steps.choose_interval(params | {"interval_start": DAY.isoformat()}, (None, None), home)
+    assert asked["interval_start"] == DAY.isoformat(), "what a person asks for is not changed"
+    hourly = steps.choose_interval(params, (DAY, DAY + hour), home)
+    assert hourly["interval_start"] == DAY.isoformat(), "the same interval again"
+
+
+@pytest.mark.parametrize(
+    ("run_type", "minutes_after", "waits"),
+    [
+        ("scheduled", 0, True),
+        ("scheduled", 10.9, True),
+        ("scheduled", 11, False),
+        ("scheduled", 10_000, False),
+        ("manual", 0, False),
+        ("backfill", 0, False),
+    ],
+)
+def test_a_scheduled_run_waits_for_the_last_logs_of_its_interval(run_type, minutes_after, waits):
+    chosen = steps.choose_interval({"source": "/logs", "interval_start": None}, (DAY, NEXT))
+    now = NEXT + timedelta(minutes=minutes_after)
+    assert steps.must_wait(chosen, run_type, 11, now) is waits
 
 
 def test_a_file_of_settings_is_read_once_for_all_stages(tmp_path):

@@ -14,8 +14,10 @@ from dispatch_expectations.alert_state import (
     NEW,
     History,
     Notification,
+    digest,
     histories,
     idempotency_key,
+    lasting_evidence,
 )
 
 DAYS = [datetime(2026, 11, 20, tzinfo=UTC) + timedelta(days=n) for n in range(5)]
@@ -83,6 +85,39 @@ def test_another_severity_is_a_change():
         CHANGED,
         None,
     ]
+
+
+def noted(*, evidence: str, severity: str = "major", day: int = 1) -> History:
+    return History((Notification("id", "stuck_key", "key a", DAYS[day], 1, NEW, severity, evidence),))
+
+
+@pytest.mark.parametrize(
+    ("severity", "uncertain", "goes_on", "state"),
+    [
+        ("major", False, True, None),
+        ("major", False, False, CHANGED),
+        ("critical", False, True, CHANGED),
+        ("major", True, True, CHANGED),
+    ],
+    ids=["goes on", "another wait", "worse", "not certain any more"],
+)
+def test_what_goes_on_is_changed_only_by_its_severity_or_certainty(severity, uncertain, goes_on, state):
+    history = noted(evidence=lasting_evidence(False, "5:1"))
+    now = lasting_evidence(uncertain, "5:9")
+    assert history.news(DAYS[2], severity, now, goes_on=goes_on) == state
+
+
+def test_what_goes_on_is_new_where_nothing_is_open():
+    evidence = lasting_evidence(False, "5:1")
+    assert History().news(DAYS[2], "major", evidence, goes_on=True) == NEW
+    cleared = Notification("id", "stuck_key", "key a", DAYS[1], 2, CLEAR, "major", "")
+    history = History((*noted(evidence=evidence, day=0).notifications, cleared))
+    assert history.news(DAYS[2], "major", evidence, goes_on=True) == NEW
+
+
+def test_evidence_of_an_earlier_version_is_changed_once():
+    history = noted(evidence=digest("5:1"))
+    assert history.news(DAYS[2], "major", lasting_evidence(False, "5:1"), goes_on=True) == CHANGED
 
 
 judged = st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", GONE]))

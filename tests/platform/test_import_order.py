@@ -28,7 +28,7 @@ CORE_ORDER = (
 )
 #: The folders of ``spark_jobs``, by the same rule.
 SPARK_ORDER = (
-    ("intervals", "location", "progress", "run_stage", "task_grouping", "worker_memory"),
+    ("intervals", "location", "one_process", "progress", "run_stage", "task_grouping", "worker_memory"),
     ("session",),
     ("stage_command",),
     ("warehouse",),

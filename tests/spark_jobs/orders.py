@@ -22,8 +22,11 @@ from spark_jobs.ingest.with_history import ingest_with_history
 from spark_jobs.intervals import Interval, parse_moment
 from spark_jobs.pull.pull_logs import pull
 from spark_jobs.replay.replay_interval import replay
+from spark_jobs.stale_intervals import all_stale
+from spark_jobs.warehouse.balance_window import outdated_windows
 from spark_jobs.warehouse.contracts import CONTRACTS, NOT_COMPARED
 from spark_jobs.warehouse.delta_tables import read_table
+from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,22 +83,28 @@ class Home:
             self.judge(spark, interval)
 
     def recompute(self, spark: SparkSession) -> list[str]:
-        """Recompute all stale intervals, as the next scheduled run does; return their names."""
+        """Recompute all stale intervals, as the next scheduled runs do; return the names of those that were replayed."""
         found = stale_intervals(self.landing, self.warehouse)
         for interval in found:
             ingest_with_history(spark, self.landing, self.warehouse, interval)
             self.judge(spark, interval)
-        assert stale_intervals(self.landing, self.warehouse) == []
+        for interval in outdated_windows(Ledger(self.warehouse)):
+            self.finish(interval)
+        assert all_stale(self.landing, self.warehouse) == []
         return [interval.name for interval in found]
 
     def judge(self, spark: SparkSession, interval: Interval) -> None:
         """Make the interval's results; aggregates and verdicts, which take most of the time, only if asked for."""
         replay(spark, self.warehouse, interval)
         if self.to_the_end:
-            from dispatch_expectations.validate import validate_interval
+            self.finish(interval)
 
-            aggregate(self.warehouse, interval)
-            validate_interval(self.warehouse, interval.start, self.root / "data-docs")
+    def finish(self, interval: Interval) -> None:
+        """Make what follows the replay."""
+        from dispatch_expectations.validate import validate_interval
+
+        aggregate(self.warehouse, interval)
+        validate_interval(self.warehouse, interval.start, self.root / "data-docs")
 
     def rows(self) -> dict[str, list[str]]:
         """All tables, row by row, in an order of their own."""

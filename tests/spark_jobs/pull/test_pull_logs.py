@@ -214,7 +214,13 @@ def test_an_interval_that_overlaps_another_run_is_refused_and_history_gives_way(
         pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
     assert contents(landing) == before
 
+    with pytest.raises(PullError, match="overlaps"):
+        pull(source, landing, DAY.start, interval_end="2026-11-21T01:00:00")
+    assert contents(landing) == before, "the other hours of the day would belong to no interval"
+    pull(source, landing, DAY.start, interval_end="2026-11-22T06:00:00")
     (landed,) = landed_intervals(landing)
+    assert landed.span.end == datetime(2026, 11, 22, 6, tzinfo=UTC), "a later end has all the rows"
+
     write_interval(landing, replace(landed, role="history"))
     pull(source, landing, "2026-11-21T06:00:00", interval_end="2026-11-21T07:00:00")
     assert [(other.span.name, other.role) for other in landed_intervals(landing)] == [

@@ -45,6 +45,7 @@ from spark_jobs.warehouse.delta_tables import (
     table_path,
     write_rows,
 )
+from spark_jobs.warehouse.file_rows import file_rows
 
 DAY = interval("2026-11-21")
 NEXT = interval("2026-11-22")
@@ -170,6 +171,26 @@ def test_a_table_of_an_older_home_is_read_and_gets_the_later_columns(tmp_path: P
     assert rows.schema.equals(CONTRACTS["consumer_events"])
     assert rows["moved_to"].to_pylist() == [None, {"ledger_id": 5, "entry_id": -1}]
     assert seqs(tmp_path, DAY) == [1]
+
+
+def test_the_balance_of_an_older_home_is_read_and_gets_the_later_column(tmp_path: Path) -> None:
+    path = table_path(tmp_path, "balance")
+    older = older_schema("balance")
+    assert set(stored_schema("balance").names) - set(older.names) == {"equal_share"}
+    DeltaTable.create(path.url, schema=older, partition_by=["interval_start"])
+    rows = table_of("balance", [{"consumer_name": "a", "entries": 7}]).drop_columns(["equal_share"])
+    rows = rows.add_column(0, "interval_start", pa.array([DAY.start], pa.timestamp("us", "UTC")))
+    write_deltalake(path.url, rows, mode="append")
+    (before,) = file_rows(data_files(tmp_path, "balance", DAY), ["consumer_name", "entries", "equal_share"])
+    assert before.column_names == ["consumer_name", "entries"], "its reader adds the column (conform)"
+    later = {"consumer_name": "b", "entries": 8, "equal_share": 0.5}
+    replace_interval(tmp_path, "balance", NEXT, [staged(tmp_path, NEXT, "balance", [later], "0")])
+    rows = read_table(tmp_path, "balance").sort_by("entries")
+    assert rows.schema.equals(CONTRACTS["balance"])
+    assert rows.select(["entries", "equal_share"]).to_pylist() == [
+        {"entries": 7, "equal_share": None},
+        {"entries": 8, "equal_share": 0.5},
+    ]
 
 
 def test_a_table_of_a_later_major_version_is_refused_by_every_reader_and_a_minor_one_is_read(
