@@ -18,6 +18,10 @@ DEFAULT_LENGTH: Final = timedelta(days=1)
 CLOCKS_AHEAD_US: Final = 60_000_000
 
 
+#: The balance of a shorter interval is judged together with that of earlier ones: it rarely has enough messages.
+BALANCE_WINDOW: Final = timedelta(hours=24)
+
+
 class IntervalError(DispatchAuditError):
     """A text is no time, or an interval ends before it starts."""
 
@@ -59,6 +63,11 @@ class Interval:
     def messages_until_us(self) -> int:
         """Publish time from which on no message is read for the interval, microseconds since the epoch."""
         return self.end_us + CLOCKS_AHEAD_US
+
+
+def is_short(span: Interval) -> bool:
+    """Check whether the balance of an interval is judged together with that of earlier ones."""
+    return span.end - span.start < BALANCE_WINDOW
 
 
 def parse_moment(text: str | datetime) -> datetime:

@@ -24,9 +24,9 @@ from dispatch_core.errors import names_disk_errors
 from dispatch_core.tables import ANOMALIES
 from spark_jobs import stage_command
 from spark_jobs.aggregates import rolling_balance as rolling
-from spark_jobs.intervals import Interval
+from spark_jobs.intervals import Interval, is_short
 from spark_jobs.progress import say
-from spark_jobs.warehouse.balance_window import BalanceWindow, added_kinds, is_short
+from spark_jobs.warehouse.balance_window import BalanceWindow, added_kinds
 from spark_jobs.warehouse.contracts import conform
 from spark_jobs.warehouse.delta_tables import (
     Place,

@@ -44,7 +44,7 @@ from dispatch_core.replay import result_rows
 from dispatch_core.replay.incarnation_ends import judged_until
 from dispatch_core.tables import DISPATCHER_STATE, IDENTITY, REPLAY_TABLES
 from dispatch_core.times import from_micros, micros
-from spark_jobs.intervals import Interval
+from spark_jobs.intervals import Interval, is_short
 from spark_jobs.location import Location
 from spark_jobs.replay.dispatcher_log import load_logs
 from spark_jobs.replay.snapshot_files import (
@@ -54,7 +54,6 @@ from spark_jobs.replay.snapshot_files import (
     from_beginning,
     opened,
 )
-from spark_jobs.warehouse.balance_window import is_short
 from spark_jobs.warehouse.contracts import PARTITION, STAGED_FILE, conform
 from spark_jobs.warehouse.staging import Sink
 from spark_jobs.worker_memory import FreeMemory, take_little_memory

@@ -14,19 +14,11 @@ import hashlib
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
 from dispatch_core.times import from_micros
-from spark_jobs.intervals import Interval
+from spark_jobs.intervals import BALANCE_WINDOW, Interval, is_short
 from spark_jobs.warehouse.contracts import KINDS_OVER_A_DAY, KINDS_OVER_TOPICS
 from spark_jobs.warehouse.run_ledger import Ledger, without_open_end
-
-LENGTH: Final = timedelta(hours=24)
-
-
-def is_short(span: Interval) -> bool:
-    """Check whether the balance of an interval is judged together with that of earlier ones."""
-    return span.end - span.start < LENGTH
 
 
 def added_kinds(span: Interval) -> tuple[str, ...]:
@@ -64,7 +56,7 @@ class BalanceWindow:
     @property
     def start(self) -> datetime:
         """The beginning of the 24 hours."""
-        return self.span.end - LENGTH
+        return self.span.end - BALANCE_WINDOW
 
     @property
     def in_words(self) -> str:
@@ -74,7 +66,7 @@ class BalanceWindow:
     @classmethod
     def of(cls, ledger: Ledger, span: Interval) -> BalanceWindow:
         """Return the window of an interval, from the earlier intervals as they are now."""
-        start_us = span.end_us - LENGTH // timedelta(microseconds=1)
+        start_us = span.end_us - BALANCE_WINDOW // timedelta(microseconds=1)
         replayed, summaries = ledger.replayed(), ledger.newest("replay")
         used, of_replays, left_out_us = [], [], 0
         for earlier_us, (end_us, digest) in sorted(ledger.ingested().items()):

@@ -21,7 +21,7 @@ from spark_jobs.aggregates.aggregate_interval import (
     uneven_topics,
 )
 from spark_jobs.intervals import interval
-from spark_jobs.warehouse.contracts import stored_schema
+from spark_jobs.warehouse.contracts import KINDS_OVER_TOPICS, stored_schema
 from spark_jobs.warehouse.delta_tables import Publication, read_table, replace_rows
 from tests.dispatch_core.audit.table_rows import empty_row
 
@@ -172,15 +172,15 @@ def test_limits_follow_the_topic() -> None:
 def test_publishing_again_changes_nothing_and_keeps_the_replays_findings(tmp_path: Path) -> None:
     replayed = table_of("anomalies", [{"topic": "t", "kind": "out_of_order"}] * 3)
     replace_rows(tmp_path, "anomalies", DAY, replayed)
-    assert not _has_kinds(tmp_path, DAY)
+    assert not _has_kinds(tmp_path, DAY, KINDS_OVER_TOPICS)
     none: list[dict[str, Any]] = []
     rows = uneven_topics(measured_times([0] * TOPICS), DAY, LimitRules())
 
     def kinds(published: list[dict[str, Any]]) -> list[str]:
-        _publish(Publication.begin(tmp_path, DAY, ["anomalies"]), published)
+        _publish(Publication.begin(tmp_path, DAY, ["anomalies"]), published, KINDS_OVER_TOPICS)
         return sorted(read_table(tmp_path, "anomalies", DAY)["kind"].to_pylist())
 
     both = ["failover_imbalance", *["out_of_order"] * 3]
     assert kinds(rows) == kinds(rows) == both
-    assert _has_kinds(tmp_path, DAY)
+    assert _has_kinds(tmp_path, DAY, KINDS_OVER_TOPICS)
     assert kinds(none) == both[1:], "what is no longer so goes"

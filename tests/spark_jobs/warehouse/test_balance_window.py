@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.intervals import Interval
-from spark_jobs.warehouse.balance_window import BalanceWindow, is_short, outdated_windows
+from spark_jobs.intervals import Interval, is_short
+from spark_jobs.warehouse.balance_window import BalanceWindow, outdated_windows
 from spark_jobs.warehouse.delta_tables import record_run
 from spark_jobs.warehouse.run_ledger import Ledger
 
