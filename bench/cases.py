@@ -250,7 +250,7 @@ def _pipeline(sizes: Sizes) -> Iterator[Bar]:
             sizes.times,
             cores=2,
         )
-    yield ratio("pipeline on local[2] against Spark alone", found["pipeline"], found["Spark alone"], 3)
+    yield ratio("pipeline on local[2] against Spark alone", found["pipeline"], found["Spark alone"], 0.7)
     for stage in ("ingest", "replay", "aggregates"):
         spent = sorted(run.facts[f"{stage}_seconds"] for run in found["pipeline"])
         yield Bar(f"  of it {stage}", spent[len(spent) // 2], None, "s", f"{log.messages:,} messages")

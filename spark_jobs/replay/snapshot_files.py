@@ -207,8 +207,10 @@ def snapshot_of(
 
 
 def _as_parquet(rows: pa.Table) -> bytes | None:
+    """Return rows as a Parquet file, without the columns that have no value: of few rows each takes as long as many rows."""
     if not rows.num_rows:
         return None
+    rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="zstd")
     return buffer.getvalue()
