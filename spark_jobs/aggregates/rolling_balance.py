@@ -28,8 +28,6 @@ from spark_jobs.warehouse.contracts import LOG, PARTITION, conform
 from spark_jobs.warehouse.delta_tables import Place, files_until
 from spark_jobs.warehouse.file_rows import file_rows
 
-#: Kinds that are judged over the window.
-
 _DISPATCHER: Final = ["cluster", "topic", "subscription"]
 _CONSUMER: Final = [*LOG, "consumer_name"]
 _SUMS: Final = ("entries", "messages", "size_bytes")

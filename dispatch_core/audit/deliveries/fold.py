@@ -355,8 +355,9 @@ class AuditFold:
 
     def can_forget(self, droppable: int | None) -> bool:
         """Check whether many more settled entries are held than ``forget_settled`` leaves; ``droppable``: see ``feed``."""
-        count = self._settled(droppable) if len(self.window) > KEEP_SAVED else 0
-        return count > KEEP_SAVED + KEEP_SAVED // 4 and count > self._sent_lately() + KEEP_SAVED // 4
+        if len(self.window) <= KEEP_SAVED:
+            return False
+        return self._settled(droppable) > self._sent_lately() + KEEP_SAVED // 4
 
     def forget_settled(self) -> None:
         """Drop the settled entries at the next feed, however few, but for the latest (``KEEP_SAVED``)."""

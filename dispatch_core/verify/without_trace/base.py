@@ -463,7 +463,7 @@ class WaitSampler:
 
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
         """Sample before the operation ``at``. ``last``: no consumer is left after it."""
-        self.samples.since[0] = max(at + 1, self.begin)
+        self.samples.since[0] = at + 1
         self.report_sent(at)
         fold.sample_begin()
         fold.looks_us = int(self._times[at])

@@ -124,7 +124,7 @@ class SingleActiveFold(DispatcherFold):
             if sampler is not None:
                 counted = batch.op_consumer[begun:at] >= 0
                 np.add.at(self._permits, batch.op_consumer[begun:at][counted], by[begun:at][counted])
-            if at < end and sampler is not None and at >= sampler.begin and sampler.stop(at) == at:
+            if at < end and sampler is not None and sampler.stop(at) == at:
                 sampler.look(self, at)
                 continue
             if at == stop:
