@@ -24,10 +24,10 @@ DOC: Final = """
 | `retain` | removes files older than the days below that can be made again or that no reader can reach |
 | `compact` | joins small files and writes checkpoints, so that tables open quickly |
 
-**Always kept**: the logs (landed files, `messages`, `consumer_events`, `quarantine`), because a dispatcher's state is
-computed from the beginning of its log; and the findings (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`,
-alerts). To get removed results of an interval again, run the interval again. Runs may be at
-work meanwhile: what they write is younger than what is removed.
+**Always kept**: the findings (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`, alerts). The logs (landed files,
+`messages`, `consumer_events`, `quarantine`) are kept unless *Logs* has a number of days. To get removed results of an
+interval again, run the interval again, as long as its logs are kept. Runs may be at work meanwhile: what they write is
+younger than what is removed.
 
 *Dry run* reports what would be removed, and removes nothing.
 """
@@ -53,6 +53,12 @@ PARAMS: Final = {
     "dry_run": switch(False, "Dry run", "Report what would be removed, and remove nothing", "What to do"),
     "verify_checksums": switch(
         True, "Verify checksums", "Read every landed file; nothing is removed if one differs", "What to do"
+    ),
+    "keep_logs_days": days(
+        None,
+        "Logs",
+        "Landed files and rows of messages and consumer_events of an interval, counted from its end. "
+        "The state of each dispatcher is kept; intervals of before are not computed again",
     ),
     "keep_results_days": days(
         None,

@@ -9,6 +9,7 @@ from dispatch_airflow.home import Home, progress
 
 #: Parameter of the DAG → field of ``Retention``.
 _KEPT = {
+    "keep_logs_days": "logs",
     "keep_results_days": "results",
     "keep_snapshots_days": "snapshots",
     "keep_pages_days": "pages",
@@ -33,8 +34,9 @@ def kept_days(params: Mapping[str, Any]) -> dict[str, int | None]:
 def verify(home: Home) -> dict[str, Any]:
     """Compare every landed file with its checksum."""
     from spark_jobs.maintenance.maintain import verify as verify_landed
+    from spark_jobs.warehouse.run_ledger import Ledger
 
-    return verify_landed(home.landing, progress.info)
+    return verify_landed(home.landing, progress.info, logs_from=Ledger(home.warehouse).logs_from())
 
 
 def retain(days: Mapping[str, int | None], home: Home, *, dry_run: bool) -> dict[str, Any]:

@@ -71,8 +71,9 @@ class Checkpoint:
     were acknowledged individually. ``pending``: by consumer, the entries sent and not acknowledged; nothing is known of
     consumers that are not in it. ``read_position``: no entry from it on had been sent. ``state_t_us``: the time at which the
     broker was asked for everything except ``consumers``; the state may contain later lines with an earlier time
-    (``recording.queued``). ``not_yet_acked``: entries up to ``mark_delete`` whose acknowledgement is such a line; set by
-    ``queued``, not by a line.
+    (``recording.queued``). ``inferred``: the state was computed from earlier lines of the log, not read from the broker, so
+    it does not know of moves of the cursor that the log has no line of. ``not_yet_acked``: entries up to ``mark_delete``
+    whose acknowledgement is one of these later lines; set by ``queued``, not by a line.
     """
 
     consumers: tuple[Connected, ...] | None = None
@@ -81,6 +82,7 @@ class Checkpoint:
     pending: Mapping[int, tuple[Position, ...]] = field(default_factory=dict)
     read_position: Position | None = None
     state_t_us: int | None = None
+    inferred: bool = False
     not_yet_acked: tuple[Position, ...] = ()
 
     def is_below(self, position: Position) -> bool:
@@ -214,7 +216,14 @@ def _checkpoint(text: str) -> Checkpoint:
         _pending(line.get("pending_acks"), consumers),
         _optional_position(line.get("read_position"), "read_position"),
         None if line.get("state_t_us") is None else _time(line["state_t_us"]),
+        _flag(line.get("inferred"), "inferred"),
     )
+
+
+def _flag(value: Any, where: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise _FaultError(where, f"expected true or false, found {_short(value)}")
+    return bool(value)
 
 
 def _time(value: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -59,7 +60,7 @@ def rows_behind(
     events: list[pa.Table] = []
     for table in _rows_backwards(event_files, of_events, dispatcher):
         lines = without_headers(table)
-        behind = _lines_behind(lines, cut, loads)
+        behind = kept(lines, lines_behind(lines, cut, loads))
         events.append(behind)
         if behind.num_rows < lines.num_rows:
             break
@@ -96,8 +97,10 @@ def _rows_backwards(
                     yield table
 
 
-def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, int]]) -> pa.Table:
-    """The lines behind a place."""
+def lines_behind(
+    events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, int]]
+) -> npt.NDArray[np.bool_]:
+    """Mask the lines of a log behind a place; ``loads``: see ``rows_behind``."""
     before = frozenset(loads[: cut.log])
     of_cut = loads[cut.log] if cut.log < len(loads) else None
     behind = np.ones(events.num_rows, np.bool_)
@@ -110,7 +113,7 @@ def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, 
         elif key == of_cut:
             behind[rows] = run["seq"].to_numpy() > cut.last_seq
         first = rows.stop
-    return kept(events, behind)
+    return behind
 
 
 def _joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:

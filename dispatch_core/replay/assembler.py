@@ -314,6 +314,26 @@ class Replay:
         }
 
     @property
+    def head(self) -> DispatcherLog:
+        """The log's identity and header, with its rare lines."""
+        return self._head
+
+    @property
+    def audit(self) -> AuditFold:
+        """The audit of the lines that were fed."""
+        return self._audit
+
+    @property
+    def judge(self) -> Judge:
+        """The judge of the lines that were fed."""
+        return self._judge
+
+    @property
+    def last_line(self) -> tuple[int, int | None]:
+        """``seq`` and time (microseconds) of the last line that was fed."""
+        return self._last_line
+
+    @property
     def can_forget(self) -> bool:
         """True if the replay holds many more settled entries than a saved one needs."""
         return self._audit.can_forget(self._judge.droppable())

@@ -83,8 +83,10 @@ def ingest(spark: SparkSession, landing: Place, warehouse: Place, span: Interval
     """Replace the interval's rows of the three tables by those of its landed files; return a summary with counts.
 
     Bad rows and bad files are quarantined and counted. Raises ``PullError`` if nothing was landed (the tables keep their
-    rows), and ``IngestError`` if no event of the interval was found (the tables hold what was found instead).
+    rows), ``LogsRemovedError`` if its logs are not kept any more, and ``IngestError`` if no event of the interval was found
+    (the tables hold what was found instead).
     """
+    Ledger(warehouse).check_kept(span)
     landed_segments(landing, span)  # raises before anything is recorded
     summary = _ingest(spark, landing, warehouse, span, as_history=False)
     assert summary is not None, "only an ingest as history may be skipped"

@@ -55,7 +55,7 @@ def expected_intervals(spark: SparkSession | None, landing: Place) -> list[Expec
 
 def _now(spark: SparkSession | None, landing: Place, ledger: Ledger) -> tuple[Ingested, set[int]]:
     """Return the digests that the tables' intervals will have when nothing is outdated, and those with open ends."""
-    expected = expected_intervals(spark, landing)
+    expected = [interval for interval in expected_intervals(spark, landing) if ledger.is_kept(interval.span)]
     ingested = as_expected(expected, ledger.ingested())
     landed = {interval.span.start_us: interval.goes_on for interval in expected}
     go_on = {start for start in ledger.logs_go_on() if start not in landed}

@@ -68,13 +68,19 @@ def ingest_if_outdated(spark: SparkSession, landing: Place, warehouse: Place, sp
 def _ingest_history(spark: SparkSession, landing: Place, warehouse: Place, span: Interval) -> list[str]:
     """Ingest what the tables lack of all intervals before ``span``, oldest first; return their names."""
     files = surveyed(spark, landing, segments.without_doubles(landed_segments(landing, span)))
-    _land_history(landing, span, files)
     ledger = Ledger(warehouse)
+    _land_history(landing, span, files, ledger)
     earlier = [
         interval for interval in expected_intervals(spark, landing) if interval.span.start < span.start
     ]
     done = []
     for interval in outdated(earlier, ledger.ingested(), ledger.read_ahead()):
+        if not ledger.is_kept(interval.span):
+            say(
+                f"ingest {span.name}: rows of {interval.span.name} came late, and are not used: "
+                "logs of that time were removed by maintenance (keep_logs)"
+            )
+            continue
         say(
             f"ingest {span.name}: {interval.span.name} is earlier, and the tables lack some of its landed rows"
         )
@@ -83,15 +89,22 @@ def _ingest_history(spark: SparkSession, landing: Place, warehouse: Place, span:
     return done
 
 
-def _land_history(landing: Place, span: Interval, files: Sequence[Surveyed]) -> None:
-    """Add intervals for all earlier rows that belong to none, and let intervals take over wider sources (``adopted``)."""
+def _land_history(landing: Place, span: Interval, files: Sequence[Surveyed], ledger: Ledger) -> None:
+    """Add intervals for all earlier rows that belong to none, and let intervals take over wider sources (``adopted``).
+
+    Rows of a time of which the logs were removed belong to none.
+    """
 
     def with_earlier(known: list[LandedInterval]) -> list[LandedInterval]:
         own = next(landed for landed in known if landed.span.start == span.start)
         missing = missing_intervals(span, known, files)
         return [
             *adopted(known, own.sources),
-            *(LandedInterval(earlier, "history", own.sources) for earlier in missing),
+            *(
+                LandedInterval(earlier, "history", own.sources)
+                for earlier in missing
+                if ledger.is_kept(earlier)
+            ),
         ]
 
     segments.update_intervals(landing, with_earlier)

@@ -27,6 +27,7 @@ from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.stored_files import parquet_dataset
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location, Stored
+from spark_jobs.maintenance.log_retention import expired_logs, remove_logs, removed_segments
 from spark_jobs.maintenance.retention import (
     REMADE_TABLES,
     Checked,
@@ -50,6 +51,7 @@ from spark_jobs.warehouse.delta_tables import (
     replace_interval,
     table_path,
 )
+from spark_jobs.warehouse.run_ledger import Ledger
 
 #: Commits since the last checkpoint from which on a new one is written; opening a table reads each commit.
 _COMMITS: Final = 20
@@ -88,13 +90,19 @@ class Removed:
 
 
 @names_disk_errors("verify")
-def verify(landing: Place, report: Say = say) -> dict[str, Any]:
+def verify(landing: Place, report: Say = say, *, logs_from: datetime | None = None) -> dict[str, Any]:
     """Compare the sha256 of every landed file in the catalogue with the one it was landed with.
 
-    Raises ``ChecksumError`` naming the files that differ. Changes nothing.
+    ``logs_from``: logs of before were removed, their files may be missing. Raises ``ChecksumError`` naming the files that
+    differ. Changes nothing.
     """
     began = reported_at = time.monotonic()
     read_bytes = 0
+    removed = (
+        set()
+        if logs_from is None
+        else {segment.sha256 for segment in removed_segments(Location.of(landing), logs_from)}
+    )
     segments = {
         (segment.sha256, segment.name): segment
         for files in read_catalogue(landing).values()
@@ -103,6 +111,8 @@ def verify(landing: Place, report: Say = say) -> dict[str, Any]:
     checked = []
     for number, segment in enumerate(segments.values(), start=1):
         path = segment.path(landing)
+        if segment.sha256 in removed and not path.exists():
+            continue
         checked.append(
             Checked(path, printable(segment.name, LONGEST_ON_PAGES), segment.sha256, _sha256(path))
         )
@@ -138,6 +148,9 @@ def retain(
     removed = Removed(dry_run, report)
     root = Location.of(home)
     warehouse = root / "warehouse"
+    expired_log = expired_logs(Ledger(warehouse), now, keep.logs)
+    if expired_log is not None:
+        remove_logs(root, expired_log, dry_run=dry_run, note=removed.note, report=report)
     worked = last_worked(warehouse)
     for names, days in ((REMADE_TABLES, keep.results), (("snapshots",), keep.snapshots)):
         for span in expired(worked, now, days):
@@ -325,7 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.what == "verify":
-            summary = verify(options.home / "landing")
+            summary = verify(
+                options.home / "landing", logs_from=Ledger(options.home / "warehouse").logs_from()
+            )
         elif options.what == "retain":
             kept = {name: getattr(options, f"keep_{name}") for name in Retention.__slots__}
             summary = retain(options.home, Retention(**kept), dry_run=options.dry_run)

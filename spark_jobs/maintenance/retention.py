@@ -1,10 +1,10 @@
 """Decide what may be removed, and compare landed files with their checksums. Does not use Spark.
 
-A dispatcher's state is the fold of its log from its beginning, and snapshots only save the way there. So the logs are
-kept: the landed segments, ``messages``, ``messages_ahead``, ``consumer_events`` and ``quarantine``. Running an interval
-again makes everything else from them. The small tables with the findings are kept too: ``verdicts``, ``anomalies``,
-``divergences``, ``balance``, ``waits``, ``dispatcher_state``. The following is removed when it was last written more than
-a given number of days ago:
+The small tables with the findings are always kept: ``verdicts``, ``anomalies``, ``divergences``, ``balance``, ``waits``,
+``dispatcher_state``. The logs are kept by default: the landed segments, ``messages``, ``messages_ahead``,
+``consumer_events`` and ``quarantine``. Running an interval again makes everything else from them. With a number of days
+for logs, those of intervals that ended before are removed (``spark_jobs.maintenance.log_retention``), and these intervals
+are not computed again. The following is removed when it was last written more than a given number of days ago:
 
 * large results that can be made again: the rows of ``REMADE_TABLES`` of an interval;
 * snapshots, from which replays go on; without one a log is replayed from an earlier one, or from its beginning;
@@ -51,10 +51,12 @@ class ChecksumError(DispatchAuditError):
 class Retention:
     """Number of days for which files are kept; ``None`` = for ever.
 
-    ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval; ``pages``: reports and Data Docs; ``what_if``:
-    comparisons; ``unreachable``: earlier versions of tables, files of writers that died, landed files that were replaced.
+    ``logs``: of intervals that ended before; ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval;
+    ``pages``: reports and Data Docs; ``what_if``: comparisons; ``unreachable``: earlier versions of tables, files of writers
+    that died, landed files that were replaced.
     """
 
+    logs: int | None = None
     results: int | None = None
     snapshots: int | None = 30
     pages: int | None = 365

@@ -53,13 +53,13 @@ class EarlierSnapshots:
 
 
 def earlier_snapshots(
-    warehouse: Place, ledger: Ledger, span: Interval, settings: str
+    warehouse: Place, ledger: Ledger, span: Interval, settings: str | None
 ) -> EarlierSnapshots | None:
     """Find for each dispatcher the newest earlier interval whose snapshot can be used; ``None`` = there is none.
 
     Only dispatchers of which rows came late have to go back further than the newest interval. ``settings``: digest of the
-    limits and of what holds in place of the logs' headers. Raises ``SnapshotError`` for snapshots that a later version
-    wrote.
+    limits and of what holds in place of the logs' headers, ``None`` = any will do. Raises ``SnapshotError`` for snapshots
+    that a later version wrote.
     """
     if not has_table(warehouse, TABLE):
         return None
@@ -127,7 +127,7 @@ class Files:
         """List those of one interval."""
         return self._paths[span.start]
 
-    def rows_of(self, span: Interval, ledger: Ledger, settings: str) -> Kept:
+    def rows_of(self, span: Interval, ledger: Ledger, settings: str | None) -> Kept:
         """Sort the rows of an interval by whether they can be used.
 
         Those can that were written by the same code, with the same settings, when the dispatcher's own rows up to the
@@ -142,7 +142,7 @@ class Files:
         for row in self._read(span):
             group = tuple(row[name] for name in schema.DISPATCHER_KEY)
             groups.add(group)
-            if row["code"] != core_digest() or row["settings"] != settings:
+            if row["code"] != core_digest() or settings not in (None, row["settings"]):
                 continue
             history = row["history"]
             if history not in changes:

@@ -160,8 +160,12 @@ def what_to_replay(
     overrides: Overrides,
     asked: AsOf = as_of.DEFAULT,
 ) -> ToReplay:
-    """Find the dispatchers of the interval; raises ``ReplayError`` where there are none."""
+    """Find the dispatchers of the interval.
+
+    Raises ``ReplayError`` where there are none, and ``LogsRemovedError`` where its logs are not kept any more.
+    """
     ledger = Ledger(warehouse)  # before any file is looked at
+    ledger.check_kept(span)
     history = ledger.history_of(span)
     moment = asked.columns(
         goes_on=ledger.goes_on(span), messages_go_on=ledger.messages_go_on(span), end_us=span.end_us

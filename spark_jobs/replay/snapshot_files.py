@@ -245,14 +245,7 @@ def opened(path: str, identity: Mapping[str, str], folder: Path) -> Opened:
 
     Raises ``SnapshotError`` where it is missing or damaged.
     """
-    try:
-        row = _row(path, tuple(identity[name] for name in schema.DISPATCHER_KEY))
-    except (OSError, pa.ArrowException) as error:
-        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
-    if row is None or row["sha256"] is None:
-        raise SnapshotError("the snapshot is missing")
-    if _checksum(row) != row["sha256"]:
-        raise SnapshotError("the snapshot is damaged: its bytes do not have their checksum")
+    row = _checked_row(path, identity)
     state = None if row["state"] is None else decoded(row["state"])
     unread = None if state is None else KeptState.of(state, row["state"])
     files: dict[str, list[str]] = {}
@@ -263,6 +256,25 @@ def opened(path: str, identity: Mapping[str, str], folder: Path) -> Opened:
             place.write_bytes(row[name])
             files[name] = [str(place)]
     return Opened(state, unread, files["events"], files["messages"])
+
+
+def state_of(path: str, identity: Mapping[str, str]) -> ReplayState | None:
+    """Read the state alone of a dispatcher's snapshot; ``None`` = the log is young. Raises as ``opened`` does."""
+    row = _checked_row(path, identity)
+    return None if row["state"] is None else decoded(row["state"])
+
+
+def _checked_row(path: str, identity: Mapping[str, str]) -> dict[str, Any]:
+    """Read the row of a dispatcher; raises ``SnapshotError`` where it is missing or damaged."""
+    try:
+        row = _row(path, tuple(identity[name] for name in schema.DISPATCHER_KEY))
+    except (OSError, pa.ArrowException) as error:
+        raise SnapshotError(f"the snapshot cannot be read: {error}") from error
+    if row is None or row["sha256"] is None:
+        raise SnapshotError("the snapshot is missing")
+    if _checksum(row) != row["sha256"]:
+        raise SnapshotError("the snapshot is damaged: its bytes do not have their checksum")
+    return row
 
 
 def _row(path: str, group: Group) -> dict[str, Any] | None:

@@ -326,17 +326,7 @@ def replace_interval(
     root = table_path(warehouse, name)
     table = _with_all_columns(ensure_table(warehouse, name), name, root)
     files = [file for file in staged if file.rows]
-    adds = [
-        AddAction(
-            path=file.path.below(root),
-            size=file.size_bytes,
-            partition_values=_partition_values(span),
-            modification_time=int(time.time() * 1000),
-            data_change=True,
-            stats=json.dumps({"numRecords": file.rows}),
-        )
-        for file in files
-    ]
+    adds = _additions(root, span, files)
     rows = sum(file.rows for file in files)
     for attempt in range(1, _COMMIT_ATTEMPTS + 1):
         if run is not None and run.is_done(table.transaction_version(_transaction(span)), name):
@@ -371,6 +361,56 @@ def replace_interval(
             time.sleep(random.uniform(0.02, 0.1) * attempt)  # noqa: S311 - not a secret
             table = _opened(root)
     return rows
+
+
+def replace_until(warehouse: Place, name: str, span: Interval, staged: Sequence[StagedFile]) -> list[str]:
+    """Replace the rows of an interval and of all before it by the staged files, which become rows of ``span``.
+
+    One Delta commit does it. Returns the files that are gone from the table. Raises
+    ``deltalake.exceptions.CommitFailedError`` if other writers win ``_COMMIT_ATTEMPTS`` times; then the table has its
+    earlier rows.
+    """
+    root = table_path(warehouse, name)
+    if not is_delta(root):
+        return []
+    for attempt in range(1, _COMMIT_ATTEMPTS + 1):
+        table = _with_all_columns(ensure_table(warehouse, name), name, root)
+        gone = [
+            (path, start)
+            for path, start in _live_files(table, root, name)
+            if start is not None and start <= span.start
+        ]
+        actions: list[AddAction | RemoveAction] = [
+            *_additions(root, span, staged),
+            *(_removal(root, path, Interval(start, span.end)) for path, start in gone),
+        ]
+        if not actions:
+            break
+        try:
+            table.create_write_transaction(
+                actions, mode="append", schema=stored_schema(name), partition_by=[PARTITION]
+            )
+            break
+        except CommitFailedError:
+            if attempt == _COMMIT_ATTEMPTS:
+                raise
+            time.sleep(random.uniform(0.02, 0.1) * attempt)  # noqa: S311 - not a secret
+    return [path for path, _start in gone]
+
+
+def _additions(root: Location, span: Interval, staged: Iterable[StagedFile]) -> list[AddAction]:
+    return [
+        AddAction(
+            path=file.path.below(root),
+            size=file.size_bytes,
+            partition_values=_partition_values(span),
+            modification_time=int(time.time() * 1000),
+            data_change=True,
+            stats=json.dumps({"numRecords": file.rows}),
+        )
+        for file in staged
+        if file.rows
+    ]
 
 
 def _partition_values(span: Interval) -> dict[str, str | None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.stored_files import parquet_dataset
 from dispatch_core.times import from_micros, micros
 from spark_jobs.intervals import Interval, interval
@@ -66,6 +67,14 @@ def without_end(history: str) -> tuple[str, str]:
 def without_open_end(history: str) -> str:
     """Return the digest of a history without the mark of an interval that was judged as of the last lines."""
     return history.removesuffix(_OPEN_END)
+
+
+#: Name under which ``run_metadata`` has the removals of logs.
+REMOVAL: Final = "remove_logs"
+
+
+class LogsRemovedError(DispatchAuditError):
+    """An interval whose logs are not kept any more."""
 
 
 class Ledger:
@@ -200,6 +209,33 @@ class Ledger:
             if start not in found and (newest.get("as_history") or not newest.get("inputs_digest")):
                 found[start] = span, ""
         return found
+
+    def removals(self) -> dict[datetime, bool]:
+        """Return the times before which logs were removed, and for each if that came to its end."""
+        return {
+            datetime.fromisoformat(summary["logs_from"]): bool(summary.get("done"))
+            for summary in self.newest(REMOVAL).values()
+        }
+
+    def logs_from(self) -> datetime | None:
+        """Return the time before which logs are not kept any more; ``None`` = all are."""
+        return max(self.removals(), default=None)
+
+    def is_kept(self, span: Interval) -> bool:
+        """Check whether the logs of an interval are kept, so that it can be computed again."""
+        first = self.logs_from()
+        return first is None or first <= span.start
+
+    def check_kept(self, span: Interval) -> None:
+        """Raise ``LogsRemovedError`` for an interval whose logs are not kept any more."""
+        if not self.is_kept(span):
+            first = self.logs_from()
+            assert first is not None
+            raise LogsRemovedError(
+                f"{span.name}: logs from before {first.isoformat()} were removed by maintenance (keep_logs), so this "
+                f"interval cannot be computed again; its results are as before. The first one that can begins at "
+                f"{first.isoformat()}"
+            )
 
     def marked_stale(self) -> dict[int, str]:
         """Return the history digest with which each interval was marked as stale, by its start."""

@@ -93,6 +93,8 @@ def operations(
 ) -> Operations:
     """Make the operations that leave the state of the checkpoint: joins, flows, one ack, one delivery per consumer.
 
+    An inferred one ends with a flow of nothing to nobody.
+
     Args:
         checkpoint_state: the checkpoint and its line; all operations have the ``seq`` and time of that line.
         ledger: ledger of each entry of the window.
@@ -128,6 +130,8 @@ def operations(
     for number, positions in checkpoint.pending.items():
         if positions:
             runs.append((SENT, index(number), _ordinals(ledger, entry, positions)))
+    if checkpoint.inferred:
+        runs.append((FLOW, -1, nothing))  # behind the ack: ``Scan.take`` doubts what is before it
     if streaming and any(len(ordinals) and int(ordinals.min()) < 0 for _, _, ordinals in runs):
         raise NotStreamableError("the checkpoint names a position that is not in the message log")
     count = len(runs)

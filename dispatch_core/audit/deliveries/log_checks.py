@@ -242,7 +242,8 @@ def unknown_positions(window: LogWindow, *, messages_cut: bool = False) -> list[
     """Find positions in ``sent``, ``ack`` and ``redeliver`` lines that are not in the message log; one finding per line.
 
     ``messages_cut``: messages with later publish times were not read. A producer's clock that is ahead gives such a time to
-    an entry that was sent before, so the findings are uncertain.
+    an entry that was sent before, so the findings are uncertain. So are those of entries that the checkpoint of the log's
+    beginning names as acknowledged: the message log may begin later, and the cursor may have been moved back behind them.
     """
     found: list[LogFinding] = []
     empty = not window.stored.any()
@@ -259,18 +260,22 @@ def unknown_positions(window: LogWindow, *, messages_cut: bool = False) -> list[
             f"the line {what} at seq {seq} names {positions_listed(positions)}, which {where}: "
             f"{plural(len(positions), 'its key is', 'their keys are')} unknown"
         )
-        if messages_cut:
+        before = all(window.was_acknowledged(ordinal) for ordinal in ordinals)
+        if messages_cut and not before:
             text += (
                 f". {plural(len(positions), 'Its row is', 'Their rows are')} missing, or "
                 f"{plural(len(positions), 'has a later publish time', 'have later publish times')} by a producer's clock "
                 "that is ahead"
             )
+        if before:
+            text += ". The checkpoint with which the log begins calls it acknowledged: the message log may begin behind it"
         if empty and not found:
             text += ". It holds no entry of this topic: cluster and topic have to be the same in the headers of both logs"
-        reason = "maybe_clock_ahead" if messages_cut else "not_stored"
+        reason = "before_checkpoint" if before else "maybe_clock_ahead" if messages_cut else "not_stored"
+        uncertain = messages_cut or before
         found.append(
             LogFinding(
-                "unknown_position", reason, (seq,), t_us, text, consumer, positions, uncertain=messages_cut
+                "unknown_position", reason, (seq,), t_us, text, consumer, positions, uncertain=uncertain
             )
         )
     return found

@@ -11,8 +11,9 @@ class LogFinding:
 
     ``reason`` is, by kind: ``gap_line``, ``seq_hole``, ``duplicate_seq``, ``starts_late``, ``earlier_load`` (log_gap);
     ``segment``, ``size_differs`` (repeated_lines); ``never_added``, ``already_removed`` (unknown_consumer); ``not_stored``,
-    ``maybe_clock_ahead`` (unknown_position; the latter is uncertain); ``not_readable`` (unknown_key, unknown_batch_size);
-    ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ`` (overlapping_incarnations; the latter is uncertain).
+    ``maybe_clock_ahead``, ``before_checkpoint`` (unknown_position; all but the first are uncertain); ``not_readable``
+    (unknown_key, unknown_batch_size); ``backwards`` (clock_step); ``active_at_once``, ``clocks_differ``
+    (overlapping_incarnations; the latter is uncertain).
     """
 
     kind: str

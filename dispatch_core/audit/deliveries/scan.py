@@ -86,6 +86,12 @@ class Scan:
         """Entries that an earlier incarnation got the acknowledgement of, and that this one has not sent."""
         return self._entries.values[:, at.ACKED_BEFORE_RELOAD] != 0
 
+    @property
+    def acknowledged(self) -> npt.NDArray[np.bool_]:
+        """Entries of the window that are acknowledged."""
+        found: npt.NDArray[np.bool_] = (self.acknowledged_by >= 0) | self.acked_before_reload
+        return found
+
     def note_individual_acks(self, window: LogWindow) -> npt.NDArray[np.int64]:
         """Mark the entries that were acknowledged individually before the log that begins; returns all marked ordinals."""
         entries = self._entries.values
@@ -132,6 +138,14 @@ class Scan:
         asked = int(lengths[operations.code == REDELIVER].sum())
         self._entries.more(len(window) - len(self._entries))[...] = at.NEW_ENTRY
         self._keys.more(len(window.keys) - len(self._keys))[...] = at.NEW_KEY
+        checkpoint_state = window.checkpoint_state
+        if (
+            checkpoint_state is not None
+            and checkpoint_state.checkpoint.inferred
+            and not self._scalars[at.MOVES_LOGGED]
+        ):
+            # Before its last operation the cursor may have been moved without a line that says so.
+            self._scalars[at.LAST_EMPTY] = max(self._scalars[at.LAST_EMPTY], window.first_op_of_last_log - 1)
         new_consumers = len(window.consumers) - len(self._first_at)
         self._first_at.more(new_consumers)[...] = -1
         self._connected.more(new_consumers)[...] = False

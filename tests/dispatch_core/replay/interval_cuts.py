@@ -96,12 +96,13 @@ def _interval(logs: Sequence[DispatcherLog], folder: Path, from_us: int, until_u
     messages = messages.filter(pa.array(unknown | ((times >= from_us) & (times < until_us))))
     name = f"{from_us}-{until_us}"
     return Files(
-        _written(pa.concat_tables(events) if events else EVENTS.empty_table(), folder / f"events {name}"),
-        _written(messages, folder / f"messages {name}"),
+        written(pa.concat_tables(events) if events else EVENTS.empty_table(), folder / f"events {name}"),
+        written(messages, folder / f"messages {name}"),
     )
 
 
-def _written(rows: pa.Table, path: Path) -> list[str]:
+def written(rows: pa.Table, path: Path) -> list[str]:
+    """Write rows as a file of a table; none for no rows."""
     if not rows.num_rows:
         return []
     pq.write_table(rows, path, row_group_size=1000)
@@ -156,6 +157,6 @@ def replays(
         cut, loads = (None, []) if kept is None else (kept.cut, kept.loads)
         lines, entries = rows_behind(log["event_files"], log["message_files"], identity, cut, loads, end_us)
         behind = Files(
-            _written(lines, folder / f"lines behind {number}"),
-            _written(entries, folder / f"entries behind {number}"),
+            written(lines, folder / f"lines behind {number}"),
+            written(entries, folder / f"entries behind {number}"),
         )
