@@ -10,6 +10,9 @@ import pytest
 
 from dispatch_core.recording.files import find_recordings
 from dispatch_core.recording.reader import read_recording
+from spark_jobs.intervals import parse_moment
+from spark_jobs.location import Location
+from spark_jobs.stale_intervals import all_stale
 from tests.chaos.scene import Scene, copy, pages_of, rows_of, start, strays
 
 _SECONDS = 600
@@ -48,7 +51,7 @@ def test_two_runs_of_one_stage(scene: Scene, tmp_path: Path, stage: str) -> None
 
 
 def test_a_backfill_of_one_interval_beside_the_schedule_of_another(scene: Scene, tmp_path: Path) -> None:
-    """Run both halves of the sample at the same time; then run again, in order, those that were refused."""
+    """Run both halves of the sample at the same time; then run again, in order, those that were refused or are stale."""
     middle = middle_of(scene.source)
     halves = [
         {"CHAOS_INTERVAL": f"2026-11-21T00:00:00Z/{middle}"},
@@ -66,8 +69,27 @@ def test_a_backfill_of_one_interval_beside_the_schedule_of_another(scene: Scene,
         if code:
             ((again, said),) = together(both, scene.source, [("all", half)])
             assert again == 0, said[-2000:]
+    for home in (alone, both):
+        run_stale(home, scene.source, halves)
     assert rows_of(both) == rows_of(alone)
     assert strays(both) == []
+
+
+def run_stale(home: Path, source: Path, halves: Sequence[dict[str, str]]) -> None:
+    """Run the halves again that are stale, as the next scheduled runs do.
+
+    The first half is when the second one shows that its logs go on; the second one, if it summed up the balance of 24 hours
+    before the first one had its own.
+    """
+    for _attempt in range(len(halves)):
+        stale = {
+            span.start for span in all_stale(Location.of(home / "landing"), Location.of(home / "warehouse"))
+        }
+        for half in halves:
+            if parse_moment(half["CHAOS_INTERVAL"].partition("/")[0]) in stale:
+                ((code, said),) = together(home, source, [("all", half)])
+                assert code == 0, said[-2000:]
+    assert all_stale(Location.of(home / "landing"), Location.of(home / "warehouse")) == []
 
 
 def test_maintenance_beside_a_run(scene: Scene, tmp_path: Path) -> None:
