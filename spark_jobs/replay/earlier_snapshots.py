@@ -20,6 +20,7 @@ from dispatch_core.recording.stored_files import parquet_rows
 from dispatch_core.replay import snapshots
 from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
+from spark_jobs.progress import say
 from spark_jobs.replay.snapshot_files import TABLE, WITHOUT, Group, Saved, core_digest
 from spark_jobs.warehouse import inputs
 from spark_jobs.warehouse.contracts import file_schema
@@ -67,8 +68,15 @@ def earlier_snapshots(
     end: datetime | None = None
     saved: dict[Group, Saved | None] = {}
     unfit: set[Group] = set()  # of these no row that was read can be used
+    other_code = 0
     for earlier in ledger.intervals_before(span):
         kept = files.rows_of(earlier, ledger, settings)
+        if kept.other_code and not other_code:
+            other_code = kept.other_code
+            say(
+                f"replay {span.name}: {other_code} snapshots of {earlier.name} are of another version of the code, and are "
+                "not used; their logs are replayed from an earlier one that fits, or from the beginning"
+            )
         fitting = kept.usable.keys() & unfit
         if end is None:
             unfit |= kept.unfit
@@ -94,12 +102,13 @@ class Usable:
 class Kept:
     """The rows of an interval: those that can be used, the dispatchers of others, and those of which rows changed.
 
-    ``changed`` is ``None`` where that is not known for all rows.
+    ``changed`` is ``None`` where that is not known for all rows. ``other_code``: snapshots of another version of the code.
     """
 
     usable: dict[Group, Usable]
     unfit: set[Group]
     changed: frozenset[Group] | None
+    other_code: int
 
     def knows(self, group: Group) -> bool:
         """Tell if the dispatcher had rows up to the interval, as far as is known."""
@@ -138,11 +147,15 @@ class Files:
             self._ends_us = {ends[start] for start in self._paths if start in ends}
         usable: dict[Group, Usable] = {}
         groups: set[Group] = set()
+        other_code = 0
         changes: dict[str, frozenset[Group] | None] = {}
         for row in self._read(span):
             group = tuple(row[name] for name in schema.DISPATCHER_KEY)
             groups.add(group)
-            if row["code"] != core_digest() or settings not in (None, row["settings"]):
+            if row["code"] != core_digest():
+                other_code += row["sha256"] is not None
+                continue
+            if settings not in (None, row["settings"]):
                 continue
             history = row["history"]
             if history not in changes:
@@ -164,7 +177,8 @@ class Files:
             usable[group] = Usable(None if path is None else Saved(end, path, span.end), row["ends_lost"])
         known = [changed for changed in changes.values() if changed is not None]
         is_known = 0 < len(known) == len(changes)
-        return Kept(usable, groups - usable.keys(), frozenset[Group]().union(*known) if is_known else None)
+        changed_groups = frozenset[Group]().union(*known) if is_known else None
+        return Kept(usable, groups - usable.keys(), changed_groups, other_code)
 
     def _read(self, span: Interval) -> Iterator[dict[str, Any]]:
         columns = [*schema.DISPATCHER_KEY, *_ABOUT]

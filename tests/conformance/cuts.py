@@ -30,6 +30,7 @@ import numpy as np
 
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.catalogue import BALANCE, KINDS
+from dispatch_core.audit.deliveries.findings import CLOCK_JUMPED, DOUBTS
 from dispatch_core.audit.limits import DEFAULT_LIMITS
 from dispatch_core.audit.verdict import FAIL, PASS, overall, verdicts
 from dispatch_core.audit.waits.findings import LEFT_WAITING
@@ -173,12 +174,16 @@ def _proven_before(row: Row, times: dict[int, int], end_us: int) -> bool:
 
 
 def _is_said(row: Row, said: Sequence[Row]) -> bool:
-    """Check whether a cut log has a finding of the whole log."""
+    """Check whether a cut log has a finding of the whole log.
+
+    That the log's clock did not jump forward during a wait is proven by entries that come later with a shorter lag. Where
+    these come behind the cut, the finding is there with that doubt.
+    """
     if row["kind"] in _WAITING:
         return any(
             other["kind"] in _WAITING
             and _about_the_same(row, other)
-            and (row["uncertain"] or not other["uncertain"])
+            and (row["uncertain"] or not other["uncertain"] or DOUBTS[CLOCK_JUMPED] in other["explanation"])
             for other in said
         )
     return any(

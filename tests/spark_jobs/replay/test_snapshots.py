@@ -108,11 +108,18 @@ def test_a_snapshot_of_other_code_settings_or_rows_is_passed_over(
     changed(home, 2, column, "another")
     capsys.readouterr()
     replay(spark, home.warehouse, span(3))
-    assert "1 from snapshots" in capsys.readouterr().err  # of the interval before
+    shown = capsys.readouterr().err
+    assert "1 from snapshots" in shown  # of the interval before
+    named = [
+        line for line in shown.splitlines() if "of another version of the code, and are not used" in line
+    ]
+    assert len(named) == (column == "code")
     changed(home, 1, column, "another")
     changed(home, 2, column, "another")
     replay(spark, home.warehouse, span(3))
-    assert "snapshots" not in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "from snapshots" not in shown
+    assert shown.count("of another version of the code, and are not used") == (column == "code")
     assert_same(home, from_beginning)
 
 
