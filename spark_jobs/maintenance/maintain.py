@@ -51,7 +51,7 @@ from spark_jobs.warehouse.delta_tables import (
     replace_interval,
     table_path,
 )
-from spark_jobs.warehouse.run_ledger import Ledger
+from spark_jobs.warehouse.run_ledger import REMOVAL, Ledger
 
 #: Commits since the last checkpoint from which on a new one is written; opening a table reads each commit.
 _COMMITS: Final = 20
@@ -180,10 +180,12 @@ def last_worked(warehouse: Place) -> dict[Interval, datetime]:
     files = all_files(warehouse, "run_metadata")
     if not files:
         return {}
-    columns = ["interval_start", "finished_at", "summary_json"]
+    columns = ["stage", "interval_start", "finished_at", "summary_json"]
     found: dict[datetime, tuple[datetime, datetime]] = {}
     rows = parquet_dataset(files).to_table(columns=columns).to_pylist()
     for row in rows:
+        if row["stage"] == REMOVAL:  # by maintenance
+            continue
         end = json.loads(row["summary_json"]).get("interval_end")
         span = interval(row["interval_start"], end)
         known = found.get(span.start)

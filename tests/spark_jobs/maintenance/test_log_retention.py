@@ -227,6 +227,12 @@ def test_what_was_removed_stays_removed_and_more_goes_later(home: Home) -> None:
     assert lines_of(home, 3)[LARGE, "checkpoint"] == 1
 
 
+def test_a_removal_is_no_run_that_keeps_results_longer(home: Home) -> None:
+    worked = maintain.last_worked(home.warehouse)
+    retain(home, 2)
+    assert maintain.last_worked(home.warehouse) == worked
+
+
 def test_a_dry_run_changes_nothing(home: Home) -> None:
     rows, files = home.rows(), landed(home)
     assert retain(home, 2, dry_run=True)["rows of consumer_events"]
