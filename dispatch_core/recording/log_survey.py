@@ -23,9 +23,9 @@ from dispatch_core.recording.schema import EVENTS, KINDS
 from dispatch_core.recording.shared_groups import Runs, run_starts, whole_group
 from dispatch_core.recording.table_rows import (
     INCARNATION,
-    StoredFile,
     columns_of_events,
     in_columns,
+    opened,
     rows_of_files,
     without_headers,
 )
@@ -92,7 +92,7 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
     seen: dict[tuple[str | None, int | None], None] = {}
     traced = False
     for path in event_files:
-        with StoredFile(path) as file:
+        with opened(path) as file:
             for group in file.groups(dispatcher):
                 if not file.holds_only(group, dispatcher):
                     of_group = _survey_of_group(file.path, group, tuple(dispatcher), file.texts, wanted)
@@ -230,20 +230,9 @@ def _columns_of(kinds: frozenset[str]) -> list[str]:
 
 def _lines(tables: Iterable[pa.Table], kinds: Set[str]) -> Iterator[pa.Table]:
     for table in tables:
-        rows = [np.flatnonzero(_among(chunk, kinds)) for chunk in table["kind"].chunks]
-        starts = np.cumsum([0, *(len(chunk) for chunk in table["kind"].chunks)])
-        found = np.concatenate(
-            [at + start for at, start in zip(rows, starts, strict=False)] or [np.empty(0, np.int64)]
-        )
+        found = np.flatnonzero(marked(table["kind"], *kinds))
         if len(found):
             yield in_columns(table.take(pa.array(found)), EVENTS)
-
-
-def _among(column: pa.DictionaryArray, kinds: Set[str]) -> npt.NDArray[np.bool_]:
-    """Mark the rows in which an encoded column without nulls holds one of ``kinds``."""
-    wanted = np.array([word in kinds for word in column.dictionary.to_pylist()] or [False])
-    found: npt.NDArray[np.bool_] = wanted[np.asarray(column.indices)]
-    return found
 
 
 def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:

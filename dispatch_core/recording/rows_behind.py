@@ -9,17 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.columns import has
 from dispatch_core.recording.log_survey import runs_of_incarnations
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.recording.stream import Cut, from_position
 from dispatch_core.recording.table_rows import (
     Columns,
-    StoredFile,
     columns_of_events,
     columns_of_messages,
     entries_of,
     in_columns,
     kept,
+    opened,
     rows_of_files,
     without_headers,
 )
@@ -33,7 +34,7 @@ def rows_behind(
     loads: Sequence[tuple[str | None, int]],
     until_us: int,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the lines and the entries of a log behind a place, in all columns of the log format.
+    """Return the lines and the entries of a log behind a place, in those columns of the log format that have a value.
 
     Files are read from their ends on, as far as that place. Entries published from ``until_us`` on are left out: they come
     with a later interval.
@@ -77,7 +78,13 @@ def rows_behind(
 
 
 def _published_before(messages: pa.Table, until_us: int) -> pa.Table:
-    return messages.filter(pc.fill_null(pc.less(messages["publish_time_ms"], -(-until_us // 1000)), True))
+    if not has(messages, "publish_time_ms"):
+        return messages
+    until_ms = -(-until_us // 1000)
+    latest_ms = pc.max(messages["publish_time_ms"]).as_py()
+    if latest_ms is None or latest_ms < until_ms:
+        return messages
+    return messages.filter(pc.fill_null(pc.less(messages["publish_time_ms"], until_ms), True))
 
 
 def _rows_backwards(
@@ -85,7 +92,7 @@ def _rows_backwards(
 ) -> Iterator[pa.Table]:
     """The tables of ``rows_of_files``, one for each row group, the last one first."""
     for path in reversed(paths):
-        with StoredFile(path) as file:
+        with opened(path) as file:
             for group in reversed(file.groups(dispatcher)):
                 if not file.holds_only(group, dispatcher):
                     table = file.shared_rows(group, dispatcher, wanted.of)
@@ -114,5 +121,10 @@ def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, 
 
 
 def _joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Join tables of rows, their texts as they are."""
-    return pa.concat_tables([no_rows(schema), *(in_columns(table, schema) for table in tables)])
+    """Join tables of rows in the columns that have a value, their texts as they are."""
+    parts = [table for table in tables if table.num_rows]
+    if not parts:
+        return no_rows(schema)
+    filled = [field for field in schema if any(part[field.name].null_count < part.num_rows for part in parts)]
+    wanted = pa.schema(filled)
+    return pa.concat_tables([in_columns(part, wanted) for part in parts])

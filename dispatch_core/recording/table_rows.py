@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from dispatch_core.arrays.batches import nulls, part_of
 from dispatch_core.arrays.columns import marked
+from dispatch_core.recording import kept_rows
 from dispatch_core.recording.merged_entries import EntryFile, merged
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.schema import EVENTS, MESSAGES
@@ -67,14 +68,14 @@ def entries_of(paths: Sequence[str], wanted: Columns, topic: Mapping[str, str]) 
 
 def _lowest(path: str, topic: Mapping[str, str]) -> Position | None:
     """A position that no entry of a topic in a file lies before; ``None`` if only its rows tell."""
-    with StoredFile(path) as file:
+    with opened(path) as file:
         return file.lowest(topic)
 
 
 def rows_of_files(paths: Sequence[str], wanted: Columns, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
     """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
     for path in paths:
-        with StoredFile(path) as file:
+        with opened(path) as file:
             for group in file.groups(dispatcher):
                 if not file.holds_only(group, dispatcher):
                     table = file.shared_rows(group, dispatcher, wanted.of)
@@ -165,6 +166,11 @@ class StoredFile:
             yield whole.slice(start, SLICE_ROWS)
 
 
+def opened(path: str) -> StoredFile | kept_rows.KeptRows:
+    """Open a file of rows."""
+    return kept_rows.KeptRows(path) if path.endswith(kept_rows.SUFFIX) else StoredFile(path)
+
+
 def in_columns(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
     """The table in exactly the columns of ``wanted``; with ``texts`` those of ``_TEXTS`` are dictionary encoded."""
     arrays, other = [], {}
@@ -176,6 +182,8 @@ def in_columns(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa
             column = pa.chunked_array([nulls(table.num_rows, kind)])
         else:
             column = table.column(at)
+            if texts and field.name in _TEXTS and not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
         if column.type != field.type:
             if texts and pa.types.is_dictionary(column.type):
                 other[number] = field.with_type(column.type)
