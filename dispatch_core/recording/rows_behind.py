@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,6 @@ from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.recording.stream import Cut, from_position
 from dispatch_core.recording.table_rows import (
     Columns,
-    columns_of_events,
     columns_of_messages,
     entries_of,
     in_columns,
@@ -24,6 +24,9 @@ from dispatch_core.recording.table_rows import (
     rows_of_files,
     without_headers,
 )
+
+#: Of the many columns of a line most have no value.
+_EVENTS_AS_STORED: Final = Columns(EVENTS, as_stored=True)
 
 
 def rows_behind(
@@ -48,10 +51,7 @@ def rows_behind(
         until_us: end of the interval, microseconds.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
-    of_events, of_messages = (
-        columns_of_events(tuple(EVENTS.names)),
-        columns_of_messages(tuple(MESSAGES.names)),
-    )
+    of_events, of_messages = _EVENTS_AS_STORED, columns_of_messages(tuple(MESSAGES.names))
     if cut is None:
         every = _joined(entries_of(message_files, of_messages, topic), MESSAGES)
         return _joined(rows_of_files(event_files, of_events, dispatcher), EVENTS), _published_before(
@@ -125,6 +125,9 @@ def _joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     parts = [table for table in tables if table.num_rows]
     if not parts:
         return no_rows(schema)
-    filled = [field for field in schema if any(part[field.name].null_count < part.num_rows for part in parts)]
-    wanted = pa.schema(filled)
+    wanted = pa.schema(field for field in schema if any(_has_values(part, field.name) for part in parts))
     return pa.concat_tables([in_columns(part, wanted) for part in parts])
+
+
+def _has_values(rows: pa.Table, name: str) -> bool:
+    return has(rows, name) and rows[name].null_count < rows.num_rows
