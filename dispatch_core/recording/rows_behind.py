@@ -15,6 +15,7 @@ from dispatch_core.recording.log_survey import runs_of_incarnations
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.recording.stream import Cut, from_position
 from dispatch_core.recording.table_rows import (
+    INCARNATION,
     Columns,
     columns_of_messages,
     entries_of,
@@ -27,6 +28,8 @@ from dispatch_core.recording.table_rows import (
 
 #: Of the many columns of a line most have no value.
 _EVENTS_AS_STORED: Final = Columns(EVENTS, as_stored=True)
+#: The columns that tell where a line stands in a log.
+_PLACE: Final = pa.schema([EVENTS.field(name) for name in (*INCARNATION, "seq")])
 
 
 def rows_behind(
@@ -109,7 +112,7 @@ def _lines_behind(events: pa.Table, cut: Cut, loads: Sequence[tuple[str | None, 
     of_cut = loads[cut.log] if cut.log < len(loads) else None
     behind = np.ones(events.num_rows, np.bool_)
     first = 0
-    for run in runs_of_incarnations(events):
+    for run in runs_of_incarnations(in_columns(events, _PLACE)):
         key = run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0
         rows = slice(first, first + run.num_rows)
         if key in before:
