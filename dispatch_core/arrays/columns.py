@@ -63,7 +63,9 @@ def codes_with_null(values: pa.ChunkedArray) -> tuple[Ints, list[Any]]:
     ([0, 1, 0], ['a', None])
     """
     codes, words = encoded(values)
-    return np.where(valid(values), codes, len(words)).astype(np.int64), [*words.to_pylist(), None]
+    if values.null_count:
+        codes = np.where(valid(values), codes, len(words))
+    return codes.astype(np.int64), [*words.to_pylist(), None]
 
 
 def encode(table: pa.Table, name: str) -> pa.Table:

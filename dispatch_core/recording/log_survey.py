@@ -23,9 +23,9 @@ from dispatch_core.recording.schema import EVENTS, KINDS
 from dispatch_core.recording.shared_groups import Runs, run_starts, whole_group
 from dispatch_core.recording.table_rows import (
     INCARNATION,
-    StoredFile,
     columns_of_events,
     in_columns,
+    opened,
     rows_of_files,
     without_headers,
 )
@@ -92,7 +92,7 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
     seen: dict[tuple[str | None, int | None], None] = {}
     traced = False
     for path in event_files:
-        with StoredFile(path) as file:
+        with opened(path) as file:
             for group in file.groups(dispatcher):
                 if not file.holds_only(group, dispatcher):
                     of_group = _survey_of_group(file.path, group, tuple(dispatcher), file.texts, wanted)
@@ -103,7 +103,8 @@ def survey(event_files: Sequence[str], dispatcher: Mapping[str, str], kinds: Seq
                 here: set[str] = set()
                 for table in file.rows(group, ("kind", *INCARNATION)):
                     here |= {kind for chunk in table["kind"].chunks for kind in chunk.unique().to_pylist()}
-                    seen.update(dict.fromkeys(_incarnations(table)))
+                    first_rows = pa.array(np.flatnonzero(_incarnation_changes(table)))
+                    seen.update(dict.fromkeys(_incarnations(table.take(first_rows))))
                 traced = traced or not here.isdisjoint(_TRACE_KINDS)
                 if not here.isdisjoint(wanted):
                     rare += _lines(file.rows(group, columns), wanted)
@@ -166,14 +167,17 @@ class _GroupSurvey:
 
     def __init__(self, table: pa.Table, runs: Mapping[tuple[str, ...], Runs], kinds: Set[str]) -> None:
         """Survey ``table``, of which ``runs`` tells the rows of each dispatcher; ``kinds``: of the rare lines."""
-        self._table, self._runs = table, runs
+        self._runs = runs
         rare = marked(table["kind"], *kinds)
         there = [name for name in _columns_of(frozenset(kinds)) if has(table, name)]
         self._rare = in_columns(table.select(there).filter(pa.array(rare)).combine_chunks(), EVENTS)
         #: Rare lines, lines of a trace, and changes of the incarnation before each row.
         self._rare_before = _counted_before(rare)
         self._traced_before = _counted_before(marked(table["kind"], *_TRACE_KINDS))
-        self._changes_before = _counted_before(_incarnation_changes(table))
+        changes = _incarnation_changes(table)
+        self._changes_before = _counted_before(changes)
+        #: The incarnation from each change on.
+        self._incarnations = _incarnations(table.take(pa.array(np.flatnonzero(changes))))
 
     def rare_of(self, dispatcher: Mapping[str, str]) -> list[pa.Table]:
         """The rare lines of a dispatcher: one table for each run of its rows that has some."""
@@ -189,11 +193,8 @@ class _GroupSurvey:
     def incarnations_of(self, dispatcher: Mapping[str, str]) -> set[tuple[str | None, int | None]]:
         """The incarnations of the dispatcher."""
         at = self._changes_before
-        found: set[tuple[str | None, int | None]] = set()
-        for start, stop in self._runs_of(dispatcher):
-            same = at[stop] == at[start + 1]
-            found |= _incarnations(self._table.slice(start, 1 if same else stop - start))
-        return found
+        runs = self._runs_of(dispatcher)
+        return {key for start, stop in runs for key in self._incarnations[at[start + 1] - 1 : at[stop]]}
 
     def _runs_of(self, dispatcher: Mapping[str, str]) -> Runs:
         return self._runs.get(tuple(dispatcher.values()), ())
@@ -205,11 +206,10 @@ def _counted_before(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
 
 
 def _incarnation_changes(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Mark the rows of another incarnation than the row before."""
+    """Mark the first row, and the rows of another incarnation than the row before."""
     keys = [table[name].combine_chunks() for name in INCARNATION if has(table, name)]
     changed = np.zeros(table.num_rows, dtype=np.bool_)
-    if keys:
-        changed[run_starts(keys)] = True
+    changed[run_starts(keys) if keys else slice(1)] = True
     return changed
 
 
@@ -230,27 +230,14 @@ def _columns_of(kinds: frozenset[str]) -> list[str]:
 
 def _lines(tables: Iterable[pa.Table], kinds: Set[str]) -> Iterator[pa.Table]:
     for table in tables:
-        rows = [np.flatnonzero(_among(chunk, kinds)) for chunk in table["kind"].chunks]
-        starts = np.cumsum([0, *(len(chunk) for chunk in table["kind"].chunks)])
-        found = np.concatenate(
-            [at + start for at, start in zip(rows, starts, strict=False)] or [np.empty(0, np.int64)]
-        )
+        found = np.flatnonzero(marked(table["kind"], *kinds))
         if len(found):
             yield in_columns(table.take(pa.array(found)), EVENTS)
 
 
-def _among(column: pa.DictionaryArray, kinds: Set[str]) -> npt.NDArray[np.bool_]:
-    """Mark the rows in which an encoded column without nulls holds one of ``kinds``."""
-    wanted = np.array([word in kinds for word in column.dictionary.to_pylist()] or [False])
-    found: npt.NDArray[np.bool_] = wanted[np.asarray(column.indices)]
-    return found
-
-
-def _incarnations(table: pa.Table) -> set[tuple[str | None, int | None]]:
-    there = [name for name in INCARNATION if has(table, name)]
-    distinct = {name: table[name].unique().to_pylist() for name in there}
-    if all(len(values) == 1 for values in distinct.values()):
-        rows = [{name: values[0] for name, values in distinct.items()}]
-    else:
-        rows = table.select(there).group_by(there).aggregate([]).to_pylist()
-    return {(row.get("broker"), row.get("incarnation")) for row in rows}
+def _incarnations(table: pa.Table) -> list[tuple[str | None, int | None]]:
+    """Return the incarnation of each row."""
+    columns = (
+        table[name].to_pylist() if has(table, name) else [None] * table.num_rows for name in INCARNATION
+    )
+    return list(zip(*columns, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,20 +11,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
+from dispatch_core.arrays.columns import has
 from dispatch_core.recording.log_survey import runs_of_incarnations
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.recording.stream import Cut, from_position
 from dispatch_core.recording.table_rows import (
+    INCARNATION,
     Columns,
-    StoredFile,
-    columns_of_events,
     columns_of_messages,
     entries_of,
     in_columns,
     kept,
+    opened,
     rows_of_files,
     without_headers,
 )
+
+#: Of the many columns of a line most have no value.
+_EVENTS_AS_STORED: Final = Columns(EVENTS, as_stored=True)
+#: The columns that tell where a line stands in a log.
+_PLACE: Final = pa.schema([EVENTS.field(name) for name in (*INCARNATION, "seq")])
 
 
 def rows_behind(
@@ -34,7 +41,7 @@ def rows_behind(
     loads: Sequence[tuple[str | None, int]],
     until_us: int,
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the lines and the entries of a log behind a place, in all columns of the log format.
+    """Return the lines and the entries of a log behind a place, in those columns of the log format that have a value.
 
     Files are read from their ends on, as far as that place. Entries published from ``until_us`` on are left out: they come
     with a later interval.
@@ -48,10 +55,7 @@ def rows_behind(
         until_us: end of the interval, microseconds.
     """
     topic = {name: dispatcher[name] for name in ("cluster", "topic")}
-    of_events, of_messages = (
-        columns_of_events(tuple(EVENTS.names)),
-        columns_of_messages(tuple(MESSAGES.names)),
-    )
+    of_events, of_messages = _EVENTS_AS_STORED, columns_of_messages(tuple(MESSAGES.names))
     if cut is None:
         every = _joined(entries_of(message_files, of_messages, topic), MESSAGES)
         return _joined(rows_of_files(event_files, of_events, dispatcher), EVENTS), _published_before(
@@ -78,7 +82,13 @@ def rows_behind(
 
 
 def _published_before(messages: pa.Table, until_us: int) -> pa.Table:
-    return messages.filter(pc.fill_null(pc.less(messages["publish_time_ms"], -(-until_us // 1000)), True))
+    if not has(messages, "publish_time_ms"):
+        return messages
+    until_ms = -(-until_us // 1000)
+    latest_ms = pc.max(messages["publish_time_ms"]).as_py()
+    if latest_ms is None or latest_ms < until_ms:
+        return messages
+    return messages.filter(pc.fill_null(pc.less(messages["publish_time_ms"], until_ms), True))
 
 
 def _rows_backwards(
@@ -86,7 +96,7 @@ def _rows_backwards(
 ) -> Iterator[pa.Table]:
     """The tables of ``rows_of_files``, one for each row group, the last one first."""
     for path in reversed(paths):
-        with StoredFile(path) as file:
+        with opened(path) as file:
             for group in reversed(file.groups(dispatcher)):
                 if not file.holds_only(group, dispatcher):
                     table = file.shared_rows(group, dispatcher, wanted.of)
@@ -105,7 +115,7 @@ def lines_behind(
     of_cut = loads[cut.log] if cut.log < len(loads) else None
     behind = np.ones(events.num_rows, np.bool_)
     first = 0
-    for run in runs_of_incarnations(events):
+    for run in runs_of_incarnations(in_columns(events, _PLACE)):
         key = run["broker"][0].as_py(), run["incarnation"][0].as_py() or 0
         rows = slice(first, first + run.num_rows)
         if key in before:
@@ -117,5 +127,13 @@ def lines_behind(
 
 
 def _joined(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Join tables of rows, their texts as they are."""
-    return pa.concat_tables([no_rows(schema), *(in_columns(table, schema) for table in tables)])
+    """Join tables of rows in the columns that have a value, their texts as they are."""
+    parts = [table for table in tables if table.num_rows]
+    if not parts:
+        return no_rows(schema)
+    wanted = pa.schema(field for field in schema if any(_has_values(part, field.name) for part in parts))
+    return pa.concat_tables([in_columns(part, wanted) for part in parts])
+
+
+def _has_values(rows: pa.Table, name: str) -> bool:
+    return has(rows, name) and rows[name].null_count < rows.num_rows

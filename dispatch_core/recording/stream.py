@@ -279,7 +279,7 @@ def _cut_at(
             first_sent = int(np.argmax(sent))
         else:
             first_sent = 0 if free_from is not None else events.num_rows
-        times_us = pc.fill_null(events["t_us"], 0).to_numpy()
+        times_us = ints(events["t_us"])
         reached = np.maximum(np.maximum.accumulate(times_us), latest_us) >= cut_us
         latest_us = max(latest_us, int(times_us.max()))
         seq_before = np.append(last[0], seq[:-1])
@@ -555,8 +555,9 @@ class _Messages:
         if table is not None:
             self._reached = (table["ledger_id"][-1].as_py(), table["entry_id"][-1].as_py())
             if self._ahead_ms is not None and self._cut_ms is not None:
-                later = pc.fill_null(pc.greater_equal(table["publish_time_ms"], self._ahead_ms), False)
-                self._ahead.append(_named(table.filter(later)))
+                later = ints(table["publish_time_ms"], _UNKNOWN_MS) >= self._ahead_ms
+                if later.any():
+                    self._ahead.append(kept(_named(table), later))
         return table
 
     def _next(self) -> pa.Table | None:
@@ -582,8 +583,9 @@ class _Messages:
         """Set aside what comes behind the cut: entries that no line named, from the first one on that was stored later."""
         if self._cut_ms is None:
             return table
-        later = np.asarray(pc.fill_null(pc.greater_equal(table["publish_time_ms"], self._cut_ms), False))
-        later &= from_position(table, (self._wanted[0], self._wanted[1] + 1))
+        later = ints(table["publish_time_ms"], _UNKNOWN_MS) >= self._cut_ms
+        if later.any():
+            later &= from_position(table, (self._wanted[0], self._wanted[1] + 1))
         if not later.any():
             return table
         at = int(np.argmax(later))

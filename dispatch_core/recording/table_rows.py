@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from dispatch_core.arrays.batches import nulls, part_of
 from dispatch_core.arrays.columns import marked
+from dispatch_core.recording import kept_rows
 from dispatch_core.recording.merged_entries import EntryFile, merged
 from dispatch_core.recording.parquet import ROW_GROUP_ROWS
 from dispatch_core.recording.schema import EVENTS, MESSAGES
@@ -67,14 +68,14 @@ def entries_of(paths: Sequence[str], wanted: Columns, topic: Mapping[str, str]) 
 
 def _lowest(path: str, topic: Mapping[str, str]) -> Position | None:
     """A position that no entry of a topic in a file lies before; ``None`` if only its rows tell."""
-    with StoredFile(path) as file:
+    with opened(path) as file:
         return file.lowest(topic)
 
 
 def rows_of_files(paths: Sequence[str], wanted: Columns, dispatcher: Mapping[str, str]) -> Iterator[pa.Table]:
     """Rows of one dispatcher in the columns of ``wanted``; columns that a file lacks are null."""
     for path in paths:
-        with StoredFile(path) as file:
+        with opened(path) as file:
             for group in file.groups(dispatcher):
                 if not file.holds_only(group, dispatcher):
                     table = file.shared_rows(group, dispatcher, wanted.of)
@@ -88,13 +89,17 @@ def rows_of_files(paths: Sequence[str], wanted: Columns, dispatcher: Mapping[str
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Columns of lines or of entries, told apart by identity: the hash of a schema takes a twentieth of a millisecond."""
+    """Columns of lines or of entries, told apart by identity: the hash of a schema takes a twentieth of a millisecond.
+
+    ``as_stored``: rows come as a file has them, in their types, without the columns that the file lacks.
+    """
 
     schema: pa.Schema
+    as_stored: bool = False
 
     def of(self, table: pa.Table) -> pa.Table:
         """Bring rows of a file into these columns, texts dictionary encoded; columns that the file lacks are null."""
-        return in_columns(table, self.schema, texts=True)
+        return table if self.as_stored else in_columns(table, self.schema, texts=True)
 
 
 @cache
@@ -165,6 +170,11 @@ class StoredFile:
             yield whole.slice(start, SLICE_ROWS)
 
 
+def opened(path: str) -> StoredFile | kept_rows.KeptRows:
+    """Open a file of rows."""
+    return kept_rows.KeptRows(path) if path.endswith(kept_rows.SUFFIX) else StoredFile(path)
+
+
 def in_columns(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa.Table:
     """The table in exactly the columns of ``wanted``; with ``texts`` those of ``_TEXTS`` are dictionary encoded."""
     arrays, other = [], {}
@@ -176,6 +186,8 @@ def in_columns(table: pa.Table, wanted: pa.Schema, *, texts: bool = False) -> pa
             column = pa.chunked_array([nulls(table.num_rows, kind)])
         else:
             column = table.column(at)
+            if texts and field.name in _TEXTS and not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
         if column.type != field.type:
             if texts and pa.types.is_dictionary(column.type):
                 other[number] = field.with_type(column.type)

@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
+from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import Ints, ints
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import balance_rows, load_findings
@@ -97,7 +98,7 @@ class IntervalTotals:
             "balance": balance,
             "waits": self._waits.row(self._identity, blocked, never_delivered),
             "anomalies": self._rows.anomalies(uneven),
-            "key_totals": self._key_totals(totals) if self._keep_totals else KEY_TOTALS.empty_table(),
+            "key_totals": self._key_totals(totals) if self._keep_totals else no_rows(KEY_TOTALS),
         }
 
     def _key_totals(self, totals: pa.Table) -> pa.Table:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.batches import no_rows
 from dispatch_core.arrays.columns import rows_at
-from dispatch_core.arrays.line_kinds import of_kinds
+from dispatch_core.arrays.line_kinds import has_kind, of_kinds
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
@@ -646,6 +646,8 @@ def _parts(
         events=kept(rare, ~is_header),
     )
     parts = parts_of(overrides.of(whole))
+    if not has_kind(rare, "gap"):
+        return parts
     return [replace(part, events=kept(part.events, ~of_kinds(part.events, "gap"))) for part in parts]
 
 

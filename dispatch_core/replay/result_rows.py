@@ -75,10 +75,11 @@ def ownership(
     """The table ``ownership``: who owned what, as far as it reaches into the interval."""
     columns = spans.columns()
     reaches = (columns["until_t_us"] == OPEN) | (columns["until_t_us"] >= start_us)
-    columns = {name: values[reaches] for name, values in columns.items()}
     count = int(reaches.sum())
-    owners, at = np.unique(columns["owner"], return_inverse=True)
-    named = pa.array([names.get(owner) for owner in owners.tolist()], pa.string())
+    if count < len(reaches):
+        columns = {name: values[reaches] for name, values in columns.items()}
+    owners = pa.array(columns["owner"]).dictionary_encode()
+    named = pa.array([names.get(owner) for owner in owners.dictionary.to_pylist()], pa.string())
     still = columns["until_seq"] == OPEN
     found: dict[str, Any] = {
         **{
@@ -91,7 +92,7 @@ def ownership(
         "until_seq": pa.array(columns["until_seq"], mask=still),
         "until_t_us": pa.array(columns["until_t_us"], mask=still),
         "consumer": columns["owner"],
-        "consumer_name": named.take(pa.array(at)),
+        "consumer_name": named.take(owners.indices),
         "range_start": columns["start"],
         "range_end": columns["end"],
     }

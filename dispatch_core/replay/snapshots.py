@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dispatch_core.replay.assembler import Replay
 
 #: Version of this form of snapshots. A snapshot of a later one is refused by name.
-FORMAT: Final = 1
+FORMAT: Final = 2
 #: A state is not longer than this when it is unpacked.
 _MOST_BYTES: Final = 4 << 30
 _LEVEL: Final = 3

@@ -225,11 +225,12 @@ def subscription_stats(
         return _single_active(core, clients)
     changes, scalars = core.profile.changes, core.state.s
     owned = _ranges_by_consumer(core) if ranges else {}
+    draining = bool(np.any(core.state.drain_owner != st_.NOBODY))
     consumers = [
         {
             **_counters(core, number),
             **when_joining.of(core, entries, number),
-            **_draining(core, number),
+            **_draining(core, number, listed=draining),
             **_hash_ranges(core.profile, owned.get(number)),
             **_address(clients, number),
         }
@@ -354,10 +355,16 @@ def _when_joining(core: KeySharedDispatcher, entries: Positions, number: int) ->
     return {} if sent is None else {"lastSentPositionWhenJoining": last_position(entries, sent)}
 
 
-def _draining(core: KeySharedDispatcher, number: int) -> dict[str, Any]:
+def _draining(core: KeySharedDispatcher, number: int, *, listed: bool) -> dict[str, Any]:
+    """A consumer's draining hashes; ``listed``: there may be some."""
     if "draining_hashes" not in core.profile.changes:
         return {}
-    own = draining_hashes.statistics(core.state, core.slot(number))
+    slot = core.slot(number)
+    own = (
+        draining_hashes.statistics(core.state, slot)
+        if listed
+        else draining_hashes.Statistics([], int(core.state.cleared_total[slot]))
+    )
     shown: dict[str, Any] = {
         "drainingHashesCount": own.count,
         "drainingHashesClearedTotal": own.cleared_total,

@@ -18,7 +18,6 @@ Knows files and Arrow, not Spark.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ import pyarrow.parquet as pq
 
 import dispatch_core
 from dispatch_core.errors import SnapshotError
-from dispatch_core.recording import schema
+from dispatch_core.recording import kept_rows, schema
 from dispatch_core.recording.rows_behind import rows_behind
 from dispatch_core.recording.stored_files import parquet_file
 from dispatch_core.replay import snapshots
@@ -200,20 +199,10 @@ def snapshot_of(
         return {}
     blobs = {
         "state": None if state is None else state.data,
-        "events": _as_parquet(events),
-        "messages": _as_parquet(messages),
+        "events": kept_rows.as_bytes(events) if events.num_rows else None,
+        "messages": kept_rows.as_bytes(messages) if messages.num_rows else None,
     }
     return blobs | {"sha256": _checksum(blobs)}
-
-
-def _as_parquet(rows: pa.Table) -> bytes | None:
-    """Return rows as a Parquet file, without the columns that have no value: of few rows each takes as long as many rows."""
-    if not rows.num_rows:
-        return None
-    rows = rows.select([name for name in rows.column_names if rows[name].null_count < rows.num_rows])
-    buffer = io.BytesIO()
-    pq.write_table(rows, buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def _checksum(blobs: Mapping[str, bytes | None]) -> str:
@@ -252,7 +241,7 @@ def opened(path: str, identity: Mapping[str, str], folder: Path) -> Opened:
     for name in ("events", "messages"):
         files[name] = []
         if row[name] is not None:
-            place = folder / f"{name}.parquet"
+            place = folder / f"{name}{kept_rows.SUFFIX}"
             place.write_bytes(row[name])
             files[name] = [str(place)]
     return Opened(state, unread, files["events"], files["messages"])

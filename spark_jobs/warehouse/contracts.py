@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -204,6 +205,7 @@ _SUFFIX: Final = ".zstd.parquet"
 _UUID: Final = 32
 
 
+@cache
 def stored_schema(name: str) -> pa.Schema:
     """A table's contract as Delta can store it: fields inside structs and lists become nullable."""
     return pa.schema(
@@ -211,6 +213,7 @@ def stored_schema(name: str) -> pa.Schema:
     )
 
 
+@cache
 def file_schema(name: str) -> pa.Schema:
     """The columns of a table's data files: the stored schema without the partition column."""
     return pa.schema([field for field in stored_schema(name) if field.name != PARTITION or name in APPENDED])

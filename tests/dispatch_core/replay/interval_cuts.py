@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dispatch_core.errors import NotStreamableError, SnapshotError
+from dispatch_core.recording import kept_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.rows_behind import rows_behind
 from dispatch_core.recording.schema import EVENTS
@@ -109,6 +110,13 @@ def written(rows: pa.Table, path: Path) -> list[str]:
     return [str(path)]
 
 
+def _kept(rows: pa.Table, path: Path) -> list[str]:
+    if not rows.num_rows:
+        return []
+    path.write_bytes(kept_rows.as_bytes(rows))
+    return [str(path)]
+
+
 def replays(
     logs: Sequence[DispatcherLog],
     cuts_us: Sequence[int],
@@ -157,6 +165,6 @@ def replays(
         cut, loads = (None, []) if kept is None else (kept.cut, kept.loads)
         lines, entries = rows_behind(log["event_files"], log["message_files"], identity, cut, loads, end_us)
         behind = Files(
-            written(lines, folder / f"lines behind {number}"),
-            written(entries, folder / f"entries behind {number}"),
+            _kept(lines, folder / f"lines behind {number}{kept_rows.SUFFIX}"),
+            _kept(entries, folder / f"entries behind {number}{kept_rows.SUFFIX}"),
         )

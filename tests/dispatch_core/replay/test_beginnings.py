@@ -78,7 +78,7 @@ def compared(logs: Sequence[DispatcherLog], cut_us: int, folder: Path) -> Compar
     state = decoded(keeper.kept.data)
     beginning = beginning_of(state)
     lines, entries = _behind(old, state, beginning, cut_us)
-    first = [_header(before.events, state), beginning.lines, lines]
+    first = [_header(before.events, state), beginning.lines, table_rows.in_columns(lines, EVENTS)]
     short = identity | {
         "event_files": written(pa.concat_tables(first), folder / "short-events") + behind.events,
         "message_files": written(entries, folder / "short-messages") + behind.messages,
