@@ -531,9 +531,18 @@ class _Messages:
         return joined(taken) if taken else no_rows(self._schema)
 
     def next(self, limit: Position | None) -> pa.Table:
-        """The next entries, a batch of them, all before ``limit``."""
-        table = self._take(limit)
-        return no_rows(self._schema) if table is None else table
+        """The next entries before ``limit``, a batch at least, and as far as ``AHEAD_ROWS`` beyond what lines named.
+
+        However the files divide the entries: what waits is looked at as far as that.
+        """
+        taken: list[pa.Table] = []
+        while not taken or sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
+            table = self._take(limit)
+            if table is None:
+                break
+            taken.append(table)
+            self._beyond.append(_named(table))
+        return joined(taken) if taken else no_rows(self._schema)
 
     def rest(self) -> Iterator[pa.Table]:
         """All that are left."""

@@ -83,6 +83,23 @@ def test_intervals_of_several_loads(name: str, tmp_path: Path) -> None:
         assert not replayed.refused or repeats, (cuts_us, number)
 
 
+@pytest.mark.usefixtures("windows")
+def test_entries_of_several_files_of_which_none_was_sent_are_all_found(tmp_path: Path) -> None:
+    logs = read_recording(find_recordings([str(CASES / "36-TRUE-nothing-ever-sent")])[0]).logs
+    first_us, _last_us = span_us(logs)
+    cuts_us = [
+        first_us + 403_000,
+        first_us + 4_566_000,
+        first_us + 46_936_000,
+    ]  # behind the 4th entry, all, 45 s
+    unsent = []
+    for replayed in replays(logs, cuts_us, tmp_path, before_end_us=100_000, to_last_line=True):
+        assert not replayed.differing()
+        rows = replayed.from_beginning["anomalies"]
+        unsent.append(sum(row["unsent"] for row in rows if row["kind"] == "never_delivered"))
+    assert unsent == [0, 0, 30, 30]
+
+
 def test_a_snapshot_holds_what_can_still_matter_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
