@@ -212,7 +212,7 @@ def test_a_store_that_cannot_be_used_is_refused_in_one_line(
 def test_a_store_that_is_overloaded_for_a_while_is_waited_for(
     store: ObjectStore, place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Overloaded(store)
+    door = Overloaded(store.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", door.url)
     (place / "before").write_text("before")
     door.closed.set()
