@@ -233,6 +233,9 @@ def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> 
     applications = (scene.stack.logs / "spark-master.log").read_text(encoding="utf-8")
     for stage in ("ingest", "plan", "replay group 0", "aggregates"):
         assert f"Registered app dispatch audit: {stage}" in applications, stage
+    # The log of a task that ran on the scheduler's machine, as the pages show it.
+    (ingest,) = (task for task in scene.airflow.tasks(found[0]["dag_run_id"]) if task["task_id"] == "ingest")
+    assert "ingest: " in scene.airflow.log(found[0]["dag_run_id"], ingest)
 
 
 def test_a_backfill_over_rest_judges_each_of_its_days(scene: Scene) -> None:
