@@ -47,7 +47,7 @@ LOAD_KINDS = {"imbalance", "hot_consumer", "hot_key"}
 class Home:
     """Landing, tables and pages."""
 
-    root: Path
+    root: Path | Location
     source: Path
     policy: Policy
 
@@ -97,7 +97,11 @@ class Home:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("logs")
+    return hours_of_logs(tmp_path_factory.mktemp("logs"))
+
+
+def hours_of_logs(out: Path) -> Path:
+    """Generate a log below ``out`` and spread it over the hours."""
     made = ["--dispatchers", "1", "--messages", "8000", "--keys", "400", "--consumers", "5"]
     assert main(["generate", str(out / "made"), *made, "--churn", "rolling-restart"]) == 0
     (recording,) = (out / "made").iterdir()

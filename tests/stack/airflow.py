@@ -68,21 +68,21 @@ class Airflow:
         body = {"dag_id": DAG, "from_date": first.isoformat(), "to_date": last.isoformat(), **more}
         return int(self.post("backfills", body)["id"])
 
-    def trigger(self, conf: dict[str, Any]) -> str:
+    def trigger(self, conf: dict[str, Any], dag_id: str = DAG) -> str:
         """Start a run by hand; return its id."""
-        started = self.post(f"dags/{DAG}/dagRuns", {"logical_date": None, "conf": conf})
+        started = self.post(f"dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
         return str(started["dag_run_id"])
 
-    def tasks(self, run_id: str) -> list[dict[str, Any]]:
+    def tasks(self, run_id: str, dag_id: str = DAG) -> list[dict[str, Any]]:
         """Return all task instances of a run."""
-        return self.client.task_instances(DAG, run_id)
+        return self.client.task_instances(dag_id, run_id)
 
-    def wait(self, run_ids: Iterable[str], timeout_s: float) -> dict[str, str]:
+    def wait(self, run_ids: Iterable[str], timeout_s: float, dag_id: str = DAG) -> dict[str, str]:
         """Wait until runs have ended; return their states."""
         wanted = list(run_ids)
 
         def ended() -> dict[str, str]:
-            states = {run_id: self.client.run_state(DAG, run_id) for run_id in wanted}
+            states = {run_id: self.client.run_state(dag_id, run_id) for run_id in wanted}
             return states if set(states.values()) <= {"success", "failed"} else {}
 
         return self.stack.until(ended, f"runs {wanted}", timeout_s, every_s=2)

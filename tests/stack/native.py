@@ -2,6 +2,10 @@
 
 Replaced is only what a machine without containers needs: names of services by 127.0.0.1, ports by free ones, the image's
 folders by those of this checkout. A service that ends is started again if the file says so.
+
+In place of the file's shared volume the home is a prefix in the object store, set as ``docs/operate.md`` says. Each service
+is a machine of its own: its folder has its home directory, its temporary files and Airflow's own files, and where this user
+may make mount namespaces, it cannot see the folders of the others.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,7 +29,9 @@ from typing import Any
 
 from dispatch_airflow.processes import Process, end_all, end_with_parent, process, processes
 from tests.checkout import PYTHONPATH
+from tests.stack import own_namespace
 from tests.stack.compose import ROOT, Service, read_services
+from tests.stack.object_store import Overloaded, program
 from tests.stack.stand_ins import HOST, MailCatcher, Postgres, Webhook, free_port
 
 #: Ports of the containers, as docker-compose.yml names them.
@@ -37,6 +44,11 @@ LISTENS = {
     "spark-worker": (8081,),
 }
 HOME_IN_IMAGE, CODE_IN_IMAGE = "/var/lib/dispatch-audit", "/opt/dispatch-audit"
+#: Bucket of the home; the file's own bucket has the recorded logs.
+BUCKET = "lake"
+HOME = f"s3://{BUCKET}/production"
+#: Services that share a machine: one writes the file of passwords, the other reads it.
+MACHINE_OF = {"airflow-init": "api-server"}
 START_TIMEOUT_S = 240.0
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -64,16 +76,20 @@ class Stack:
 
     root: Path
     further: Mapping[str, str]
-    home: Path = field(init=False)
+    #: What all machines see, as they see the image: files that were put there before the start.
+    given: Path = field(init=False)
+    machines: Path = field(init=False)
+    #: Why the machines see each other's folders; None if they do not.
+    not_apart: str | None = field(init=False)
     ports: dict[tuple[str, int], int] = field(init=False)
     running: dict[str, Running] = field(default_factory=dict, init=False)
     finished: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self.home = self.root / "home"
-        self.logs = self.root / "logs"
-        for folder in (self.home, self.logs):
+        self.machines, self.given, self.logs = (self.root / name for name in ("machines", "given", "logs"))
+        for folder in (self.machines, self.given, self.logs):
             folder.mkdir(parents=True)
+        self.not_apart = own_namespace.why_not(self.root / "probe")
         self.ports = {(name, port): free_port() for name, ports in LISTENS.items() for port in ports}
         self.secrets = {
             name: secrets.token_urlsafe(24)
@@ -86,6 +102,8 @@ class Stack:
         self.webhook = Webhook(free_port())
         self.mail = MailCatcher(self.ports["mail", 1025])
         self.postgres = Postgres(self.ports["postgres", 5432], self.secrets["POSTGRES_PASSWORD"])
+        #: The way to the home; the source of logs and the task logs are reached directly.
+        self.door = Overloaded(self.ports["object-store", 7070])
         hook = {
             "conn_type": "http",
             "host": f"http://{HOST}:{self.webhook.port}/hook/{self.secrets['WEBHOOK_TOKEN']}",
@@ -93,10 +111,26 @@ class Stack:
         variables = self.secrets | {
             "DISPATCH_AUDIT_PORT": str(self.ports["api-server", 8080]),
             "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK": json.dumps(hook),
+            "DISPATCH_AUDIT_HOME_CONNECTION": "dispatch_audit_home",
             **self.further,
         }
         self.services = read_services(variables)
         self._before = {(process.pid, process.started) for process in processes()}
+
+    @property
+    def store(self) -> dict[str, str]:
+        """The variables by which the tests find the object store."""
+        return {
+            "AWS_ENDPOINT_URL": f"http://{HOST}:{self.ports['object-store', 7070]}",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": self.secrets["OBJECT_STORE_KEY"],
+            "AWS_SECRET_ACCESS_KEY": self.secrets["OBJECT_STORE_SECRET"],
+        }
+
+    @property
+    def stored(self) -> Path:
+        """Folder of the object store's files; each folder in it is a bucket."""
+        return self.machines / "object-store" / "data"
 
     @property
     def base(self) -> str:
@@ -128,6 +162,7 @@ class Stack:
             self.until(self._postgres_is_healthy, "Postgres", 60)
             self.postgres.create_database()
         elif service.name == "object-store":
+            (self.stored / BUCKET).mkdir(parents=True)
             self._launch(service, service.name, self._object_store())
         elif service.name == "mail":
             self.mail.start()
@@ -146,7 +181,7 @@ class Stack:
         environment = self.environment(service, name)
         log = self.logs / f"{name}.log"
         self.running[name] = Running(
-            name, service, words, environment, log, self._spawn(words, environment, log)
+            name, service, words, environment, log, self._spawn(name, words, environment, log)
         )
 
     def _arguments(self, service: Service, name: str) -> Iterator[str]:
@@ -155,18 +190,53 @@ class Stack:
             if before == "--host":
                 yield HOST
             elif before == "--work-dir":
-                yield str(self.root / "spark-work" / name)
+                yield str(self.machine(name) / "spark-work")
             else:
                 yield word
             before = word
 
-    def _spawn(self, words: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+    def machine(self, name: str) -> Path:
+        """Return the folder of a service's machine."""
+        folder = self.machines / MACHINE_OF.get(name, name)
+        (folder / "tmp").mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def inside(self, name: str, words: list[str]) -> list[str]:
+        """Return the command that runs ``words`` on the machine of a service."""
+        if self.not_apart is not None:
+            return words
+        over = [(self._driver(), Path(sys.executable).parent / "spark-submit")] if name == "scheduler" else []
+        return own_namespace.command_line(self.machine(name), words, keep=self._kept(), over=over)
+
+    def _kept(self) -> list[Path]:
+        java = os.environ.get("JAVA_HOME")
+        named = [self.given, ROOT, Path(sys.prefix), Path(sys.base_prefix), *([Path(java)] if java else [])]
+        return [path for path in named if path.is_dir()]
+
+    def _driver(self) -> Path:
+        """Write the script that stands for ``spark-submit`` in the scheduler: the drivers are a machine of their own."""
+        import pyspark
+
+        machine = self.machine("scheduler") / "driver"
+        (machine / "tmp").mkdir(parents=True, exist_ok=True)
+        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        settings = [f"{name}={value}" for name, value in _private(self.machines / "driver").items()]
+        command = ["env", *settings, str(submit)]
+        words = own_namespace.command_line(machine, command, inside="driver", keep=self._kept())
+        script = self.given / "spark-submit"
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+        return script
+
+    def _spawn(
+        self, name: str, words: list[str], environment: dict[str, str], log: Path
+    ) -> subprocess.Popen[bytes]:
         found = shutil.which(words[0], path=environment["PATH"])
         assert found, f"no command {words[0]}"
         with log.open("ab") as out:
             return subprocess.Popen(
-                [found, *words[1:]],
-                cwd=self.root,
+                self.inside(name, [found, *words[1:]]),
+                cwd=self.machine(name),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -183,7 +253,7 @@ class Stack:
         }
         given = {
             key: HOST if key == "SPARK_LOCAL_HOSTNAME" else self.text(value, name)
-            for key, value in service.environment.items()
+            for key, value in {**service.environment, **self._home(service)}.items()
         }
         paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         return {
@@ -192,7 +262,23 @@ class Stack:
             "PYTHONPATH": PYTHONPATH,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": HOST,
+            **_private(self.machine(name)),
             **given,
+        }
+
+    def _home(self, service: Service) -> dict[str, str]:
+        """Return what replaces the shared volume in a service of Airflow, as ``docs/operate.md`` says."""
+        if "DISPATCH_AUDIT_HOME" not in service.environment:
+            return {}
+        extra = {"endpoint_url": self.door.url, "region_name": "us-east-1"}
+        login, password = self.secrets["OBJECT_STORE_KEY"], self.secrets["OBJECT_STORE_SECRET"]
+        connection = {"conn_type": "aws", "login": login, "password": password, "extra": extra}
+        return {
+            "DISPATCH_AUDIT_HOME": HOME,
+            "AIRFLOW_CONN_DISPATCH_AUDIT_HOME": json.dumps(connection),
+            "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
+            "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"s3://{BUCKET}/task-logs",
+            "AIRFLOW__LOGGING__REMOTE_LOG_CONN_ID": "dispatch_audit_source",
         }
 
     def text(self, value: str, name: str) -> str:
@@ -212,7 +298,7 @@ class Stack:
 
         names = "|".join(map(re.escape, (*self.services, HOST)))
         value = re.sub(rf"(?<![\w.-])(?P<host>{names}):(?P<port>\d+)", address, value)
-        return value.replace(HOME_IN_IMAGE, str(self.home)).replace(CODE_IN_IMAGE, str(ROOT))
+        return value.replace(HOME_IN_IMAGE, str(self.machine(name))).replace(CODE_IN_IMAGE, str(ROOT))
 
     def _connection(self, found: Any, name: str) -> Any:
         if isinstance(found, dict):
@@ -223,7 +309,8 @@ class Stack:
         return self.text(found, name) if isinstance(found, str) else found
 
     def _object_store(self) -> list[str]:
-        return ["moto_server", "-H", HOST, "-p", str(self.ports["object-store", 7070])]
+        listen = ["--port", f"{HOST}:{self.ports['object-store', 7070]}", "--health", "/health", "--quiet"]
+        return [program(), *listen, "posix", str(self.stored)]
 
     # health ---------------------------------------------------------------------------------------------------------
 
@@ -241,7 +328,8 @@ class Stack:
         kind, *words = replica.service.health
         assert kind == "CMD", f"{replica.name}: {replica.service.health}"
         done = subprocess.run(
-            [self.text(word, replica.name) for word in words],
+            self.inside(replica.name, [self.text(word, replica.name) for word in words]),
+            cwd=self.machine(replica.name),
             env=replica.environment,
             capture_output=True,
             check=False,
@@ -284,7 +372,7 @@ class Stack:
                 started.starts += 1
                 if started.starts > 5:
                     raise StackError(f"{started.name} does not stay up:\n{tail(started.log)}")
-                started.child = self._spawn(started.command, started.environment, started.log)
+                started.child = self._spawn(started.name, started.command, started.environment, started.log)
         own = {started.child.pid for started in self.running.values()}
         for text in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split():
             child = process(int(text))
@@ -323,7 +411,7 @@ class Stack:
             started.child.terminate()
         stubborn = end_all(self._descendants, grace_s=15.0)
         self.postgres.end() if hasattr(self.postgres, "folder") else None
-        for stand_in in (self.mail, self.webhook):
+        for stand_in in (self.mail, self.webhook, self.door):
             stand_in.end()
         assert not stubborn, f"still running: {[(left.pid, left.command) for left in stubborn]}"
 
@@ -340,6 +428,11 @@ class Stack:
                 return [child for child in found if (child.pid, child.started) not in self._before]
             ours |= {child.pid for child in new}
             found += new
+
+
+def _private(machine: Path) -> dict[str, str]:
+    """Return the variables for what a process keeps on its machine."""
+    return {"HOME": str(machine), "TMPDIR": str(machine / "tmp")}
 
 
 def answers(port: int) -> bool:

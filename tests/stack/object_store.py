@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
@@ -104,13 +105,19 @@ _BUSY: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request
 
 
 class Overloaded:
-    """A door in front of a store that answers 503 while ``closed`` is set, and else lets everything through."""
+    """A door in front of a store that can answer 503, or let requests wait.
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-        self._door = socket.create_server((HOST, 0))
+    While ``closed`` is set every request is refused, also on a connection from before. While ``slow_s`` is not 0, what a
+    client sends waits so long, and every third new connection is refused. Else everything is let through.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._door = socket.create_server((HOST, 0), backlog=256)
         self.closed = threading.Event()
+        self.slow_s = 0.0
         self.refused = 0
+        self.slowed = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
     @property
@@ -118,29 +125,63 @@ class Overloaded:
         """The endpoint."""
         return f"http://{HOST}:{self._door.getsockname()[1]}"
 
+    def overload(self, refuse_s: float, slow_s: float, each_s: float) -> threading.Thread:
+        """Refuse all requests for a time, then let them wait ``each_s`` for another one; return the thread that does it."""
+
+        def work() -> None:
+            self.closed.set()
+            time.sleep(refuse_s)
+            self.slow_s = each_s
+            self.closed.clear()
+            time.sleep(slow_s)
+            self.slow_s = 0.0
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
     def end(self) -> None:
         """Accept no more connections."""
         self._door.close()
 
     def _serve(self) -> None:
-        while True:
+        for number in itertools.count():
             try:
                 client, _address = self._door.accept()
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(client, number), daemon=True).start()
 
-    def _answer(self, client: socket.socket) -> None:
-        if self.closed.is_set():
-            self.refused += 1
-            head = b"HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Type: application/xml\r\n"
-            with suppress(OSError), client:
+    def _answer(self, client: socket.socket, number: int) -> None:
+        with suppress(OSError), client:
+            if self.closed.is_set() or (self.slow_s and number % 3 == 0):
                 client.recv(1 << 16)
-                client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(_BUSY) + _BUSY)
-            return
-        server = socket.create_connection((HOST, self._store.port))
-        threading.Thread(target=_pass_on, args=(server, client), daemon=True).start()
-        _pass_on(client, server)
+                self._refuse(client)
+                return
+            with socket.create_connection((HOST, self._port)) as server:
+                back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+                back.start()
+                try:
+                    self._let_through(client, server)
+                finally:
+                    server.shutdown(socket.SHUT_RDWR)
+                    back.join()
+
+    def _let_through(self, client: socket.socket, server: socket.socket) -> None:
+        while data := client.recv(1 << 16):
+            if self.closed.is_set():
+                self._refuse(client)
+                return
+            if self.slow_s:
+                self.slowed += 1
+                time.sleep(self.slow_s)
+            server.sendall(data)
+
+    def _refuse(self, client: socket.socket) -> None:
+        self.refused += 1
+        head = b"HTTP/1.1 503 Slow Down\r\nConnection: close\r\nContent-Type: application/xml\r\n"
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % len(_BUSY) + _BUSY)
+        client.shutdown(socket.SHUT_WR)
 
 
 def _pass_on(source: socket.socket, target: socket.socket) -> None:

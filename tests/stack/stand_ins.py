@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -26,10 +28,16 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on now, and that nobody gets who asks for any port.
+
+    Those are given to connections and to servers that name none, of which a test of several minutes starts many.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    for _attempt in range(1000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, random.randrange(10_000, lowest)))
+            return int(probe.getsockname()[1])
+    raise OSError(f"none of a thousand ports below {lowest} is free")
 
 
 @dataclass

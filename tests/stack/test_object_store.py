@@ -17,14 +17,18 @@ import pyarrow as pa
 import pytest
 
 from dispatch_core.tables import REPLAY_TABLES
+from dispatch_expectations.policy import load_policy
 from spark_jobs.intervals import interval
 from spark_jobs.location import HomeError, Location
 from spark_jobs.maintenance.maintain import compact, retain, verify
 from spark_jobs.maintenance.retention import Retention
+from spark_jobs.one_process import one_process
+from spark_jobs.stale_intervals import all_stale
 from spark_jobs.warehouse.contracts import CONTRACTS, NOT_COMPARED
 from spark_jobs.warehouse.delta_tables import read_table
 from spark_jobs.warehouse.records import Records
 from tests.checkout import PYTHONPATH, ROOT
+from tests.spark_jobs.test_hourly import HOURS, POLICY, Home, hours_of_logs
 from tests.spark_jobs.test_location import (
     test_a_folder_exists_while_something_is_in_it,
     test_a_home_that_can_be_used_is_left_as_it_was,
@@ -212,7 +216,7 @@ def test_a_store_that_cannot_be_used_is_refused_in_one_line(
 def test_a_store_that_is_overloaded_for_a_while_is_waited_for(
     store: ObjectStore, place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = Overloaded(store)
+    door = Overloaded(store.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", door.url)
     (place / "before").write_text("before")
     door.closed.set()
@@ -230,6 +234,24 @@ def test_a_store_that_is_overloaded_for_a_while_is_waited_for(
     assert door.refused > 4
     assert (records.read()["name"].to_pylist(), (place / "written").read_text()) == (["x"], "written")
     door.end()
+
+
+@pytest.mark.slow
+def test_hours_run_backwards_in_a_store_are_as_hours_run_in_order_in_a_folder(
+    place: Location, tmp_path: Path
+) -> None:
+    logs = hours_of_logs(tmp_path)
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    policy = load_policy(path)
+    in_order, backwards = Home(tmp_path / "home", logs, policy), Home(place, logs, policy)
+    in_order.run(one_process(), HOURS)
+    backwards.run(one_process(), reversed(HOURS))
+    assert rows_of(backwards.warehouse) != rows_of(in_order.warehouse), "what is stale must be judged again"
+    assert backwards.recompute() == HOURS[1:]
+    assert all_stale(backwards.landing, backwards.warehouse) == []
+    assert rows_of(backwards.warehouse) == rows_of(in_order.warehouse)
+    assert read_table(backwards.warehouse, "rolling_balance", HOURS[-1]).num_rows > 0
 
 
 @pytest.mark.slow

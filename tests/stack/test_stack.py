@@ -1,6 +1,8 @@
-"""The stack of ``docker-compose.yml`` at work: schedule, backfill, alerts, and processes killed in the middle.
+"""The stack of ``docker-compose.yml`` at work: schedule, backfill, alerts, and faults in the middle of runs.
 
-One stack for all tests of the file, which build on each other's runs and go in this order.
+The home is in an object store, and each service has a mount namespace in which the folders of the others do not exist. After
+each fault the tables are compared with those of an undisturbed run. One stack for all tests of the file, which build on each
+other's runs and go in this order.
 """
 
 from __future__ import annotations
@@ -21,18 +23,20 @@ import boto3
 import pytest
 
 from dispatch_airflow.local_run.client import ApiError
-from dispatch_airflow.processes import processes
+from dispatch_airflow.processes import Process, processes
+from spark_jobs.location import Location
 from spark_jobs.warehouse.contracts import CONTRACTS, NOT_COMPARED
 from spark_jobs.warehouse.delta_tables import read_table
 from tests.checkout import PYTHONPATH
 from tests.stack.airflow import DAG, Airflow
 from tests.stack.compose import ROOT
 from tests.stack.logs import LATE, POLICY, Injected, in_segments, scaled_logs
-from tests.stack.native import Stack
+from tests.stack.native import BUCKET, HOME, Running, Stack
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 DAYS = 4
+MAINTENANCE = "dispatch_audit_maintenance"
 #: The first day has the order violation, the third is disturbed, the last is the schedule's.
 BAD, DISTURBED, SCHEDULED = 0, 2, 3
 RUN_S = 900.0
@@ -57,9 +61,9 @@ class Scene:
         return datetime(at.year, at.month, at.day, tzinfo=UTC)
 
     @property
-    def warehouse(self) -> Path:
+    def warehouse(self) -> Location:
         """Tables of the stack."""
-        return self.stack.home / "warehouse"
+        return Location.of(HOME) / "warehouse"
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +81,16 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     shutil.copytree(late, root / "all" / "segments", dirs_exist_ok=True)
     undisturbed(root / "all" / "segments", root / "reference-with-late", first, policy)
     # Lateness would depend on the time of day; with this deadline no log is late.
-    further = {"DISPATCH_AUDIT_POLICY": str(policy), "DISPATCH_AUDIT_DEADLINE_HOURS": "240"}
+    further = {
+        "DISPATCH_AUDIT_POLICY": str(root / "stack" / "given" / policy.name),
+        "DISPATCH_AUDIT_DEADLINE_HOURS": "240",
+        "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE": "none",
+    }
     stack = Stack(root / "stack", further)
+    shutil.copy(policy, stack.given)
+    patch = pytest.MonkeyPatch()
+    for name, value in stack.store.items():
+        patch.setenv(name, value)
     try:
         stack.start()
         upload(stack, segments)
@@ -87,8 +99,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(stack, airflow, injected, first, root / "reference", late, root / "reference-with-late")
     finally:
         stack.end()
+        patch.undo()
         kept = os.environ.get("DISPATCH_AUDIT_STACK_LOGS")
-        for name, folder in (("services", stack.logs), ("tasks", stack.home / "airflow" / "logs")):
+        for name, folder in (("services", stack.logs), ("tasks", stack.stored / BUCKET / "task-logs")):
             if kept and folder.is_dir():
                 shutil.copytree(folder, Path(kept) / name, dirs_exist_ok=True)
 
@@ -109,12 +122,12 @@ def undisturbed(source: Path, home: Path, first: date, policy: Path) -> None:
 def upload(stack: Stack, segments: Path) -> None:
     store = boto3.client(
         "s3",
-        endpoint_url=f"http://127.0.0.1:{stack.ports['object-store', 7070]}",
-        region_name="us-east-1",
-        aws_access_key_id=stack.secrets["OBJECT_STORE_KEY"],
-        aws_secret_access_key=stack.secrets["OBJECT_STORE_SECRET"],
+        endpoint_url=stack.store["AWS_ENDPOINT_URL"],
+        region_name=stack.store["AWS_REGION"],
+        aws_access_key_id=stack.store["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=stack.store["AWS_SECRET_ACCESS_KEY"],
     )
-    assert [bucket["Name"] for bucket in store.list_buckets()["Buckets"]] == ["recordings"]
+    assert {bucket["Name"] for bucket in store.list_buckets()["Buckets"]} == {BUCKET, "recordings"}
     files = sorted(segments.rglob("*.gz"))
     assert files
     for file in files:
@@ -132,7 +145,7 @@ def log_in(stack: Stack) -> Airflow | None:
 # results -------------------------------------------------------------------------------------------------------
 
 
-def rows(warehouse: Path, name: str, start: datetime) -> Counter[str]:
+def rows(warehouse: Path | Location, name: str, start: datetime) -> Counter[str]:
     """Return the rows of one interval of a table, without clock times of processing."""
     found = Counter[str]()
     for row in read_table(warehouse, name).to_pylist():
@@ -148,7 +161,7 @@ def assert_as_undisturbed(scene: Scene, day: int, reference: Path | None = None)
         if not (expected_in / name).exists():
             assert not (scene.warehouse / name).exists(), name
             continue
-        expected, found = (rows(tables, name, start) for tables in (expected_in, scene.warehouse))
+        expected, found = rows(expected_in, name, start), rows(scene.warehouse, name, start)
         gone, come = list(expected - found)[:2], list(found - expected)[:2]
         assert (gone, come) == ([], []), name
         counts[name] = expected.total()
@@ -158,7 +171,7 @@ def assert_as_undisturbed(scene: Scene, day: int, reference: Path | None = None)
 
 def verdicts(scene: Scene, day: int, reference: Path | None = None) -> dict[str, str]:
     """Return the overall verdict of each topic, in the stack's tables or in those of ``reference``."""
-    warehouse = scene.warehouse if reference is None else reference / "warehouse"
+    warehouse = scene.warehouse if reference is None else Location.of(reference) / "warehouse"
     table = read_table(warehouse, "verdicts").to_pylist()
     wanted = [row for row in table if row["interval_start"] == scene.start(day) and row["promise"] == "all"]
     return {row["topic"]: row["verdict"] for row in wanted}
@@ -185,10 +198,34 @@ def test_every_service_is_healthy_by_its_own_check(scene: Scene) -> None:
         assert running.starts == 1, running.name
 
 
+def test_no_service_sees_the_folder_of_another(scene: Scene) -> None:
+    stack = scene.stack
+    if stack.not_apart is not None:
+        pytest.skip(f"the services see each other's folders, because {stack.not_apart}")
+    machines = {path.name for path in stack.machines.iterdir()}
+    assert {"api-server", "scheduler", "spark-master", "spark-worker-1", "spark-worker-2"} <= machines
+    for name in machines:
+        (stack.machines / name / "tmp" / f"of-{name}").touch()
+    spaces = {namespace(os.getpid())}
+    for running in stack.running.values():
+        assert seen_by(running.child.pid, stack.machines) == [running.name]
+        marks = [name for name in seen_by(running.child.pid, Path("/tmp")) if name.startswith("of-")]
+        assert marks == [f"of-{running.name}"]
+        spaces.add(namespace(running.child.pid))
+    assert len(spaces) == len(stack.running) + 1
+
+
 def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> None:
     scene.airflow.client.set_paused(DAG, paused=False)
     found = scene.stack.until(lambda: scene.airflow.runs("scheduled"), "a run of the schedule", 120)
     assert [run["data_interval_start"][:10] for run in found] == [scene.start(SCHEDULED).date().isoformat()]
+    stack = scene.stack
+    worker, executor = stack.until(lambda: executor_at_work(stack), "an executor", RUN_S, every_s=0.1)
+    if stack.not_apart is None:
+        driver = next(child for child in processes() if "deploy.SparkSubmit" in child.command)
+        assert seen_by(driver.pid, stack.machines) == ["driver"]
+        assert namespace(executor.pid) == namespace(worker.child.pid)
+        assert namespace(driver.pid) not in {namespace(found.child.pid) for found in stack.running.values()}
     states = settled(scene, [found[0]["dag_run_id"]], RUN_S)
     assert set(states.values()) == {"success"}
     assert set(verdicts(scene, SCHEDULED).values()) == {"PASS"}
@@ -196,6 +233,9 @@ def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> 
     applications = (scene.stack.logs / "spark-master.log").read_text(encoding="utf-8")
     for stage in ("ingest", "plan", "replay group 0", "aggregates"):
         assert f"Registered app dispatch audit: {stage}" in applications, stage
+    # The log of a task that ran on the scheduler's machine, as the pages show it.
+    (ingest,) = (task for task in scene.airflow.tasks(found[0]["dag_run_id"]) if task["task_id"] == "ingest")
+    assert "ingest: " in scene.airflow.log(found[0]["dag_run_id"], ingest)
 
 
 def test_a_backfill_over_rest_judges_each_of_its_days(scene: Scene) -> None:
@@ -268,16 +308,114 @@ def test_killed_processes_change_no_table(scene: Scene) -> None:
         assert_as_undisturbed(scene, day)
 
 
-def at_work(stack: Stack) -> str | None:
-    """Return the name of a Spark worker that has an executor now."""
+def executor_at_work(stack: Stack) -> tuple[Running, Process] | None:
+    """Return a Spark worker that has an executor now, and the executor."""
     workers = {
-        running.child.pid: name for name, running in stack.running.items() if name.startswith("spark-worker")
+        running.child.pid: running
+        for name, running in stack.running.items()
+        if name.startswith("spark-worker")
     }
     executors = (child for child in processes() if child.parent in workers)
     return next(
-        (workers[child.parent] for child in executors if "CoarseGrainedExecutorBackend" in child.command),
+        (
+            (workers[child.parent], child)
+            for child in executors
+            if "CoarseGrainedExecutorBackend" in child.command
+        ),
         None,
     )
+
+
+def at_work(stack: Stack) -> str | None:
+    """Return the name of a Spark worker that has an executor now."""
+    found = executor_at_work(stack)
+    return found and found[0].name
+
+
+def namespace(pid: int) -> str:
+    """Return the mount namespace of a process."""
+    return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+
+
+def seen_by(pid: int, folder: Path) -> list[str]:
+    """List a folder as a process sees it."""
+    return sorted(path.name for path in Path(f"/proc/{pid}/root{folder}").iterdir())
+
+
+# a run of its own, but not of a day of its own ------------------------------------------------------------------------
+
+
+def run_again(scene: Scene, first: int, last: int) -> list[str]:
+    """Backfill days that were audited before; return the runs, oldest first."""
+    scene.airflow.backfill(
+        scene.start(first), scene.start(last), max_active_runs=1, reprocess_behavior="completed"
+    )
+    wanted = {scene.start(day).date().isoformat() for day in range(first, last + 1)}
+    runs = [run for run in scene.airflow.runs("backfill") if str(run["data_interval_start"])[:10] in wanted]
+    assert len(runs) == last - first + 1
+    return [run["dag_run_id"] for run in runs]
+
+
+def bounds(scene: Scene, run_id: str, dag_id: str = DAG) -> tuple[str, str]:
+    """Return when the first task of a run began, and when the last one ended."""
+    tasks = [task for task in scene.airflow.tasks(run_id, dag_id) if task["start_date"] and task["end_date"]]
+    return min(task["start_date"] for task in tasks), max(task["end_date"] for task in tasks)
+
+
+def test_two_runs_of_one_interval_at_once_leave_the_rows_of_one(scene: Scene) -> None:
+    (first,) = run_again(scene, DISTURBED, DISTURBED)
+    scene.airflow.wait_for_task(first, "ingest", 180)
+    second = scene.airflow.trigger({"interval_start": scene.start(DISTURBED).isoformat()})
+    states = settled(scene, [first, second], 3 * RUN_S)
+    assert set(states.values()) == {"success"}
+    (began, ended), (began_too, ended_too) = bounds(scene, first), bounds(scene, second)
+    assert began < ended_too
+    assert began_too < ended
+    for day in range(DAYS):
+        assert_as_undisturbed(scene, day)
+
+
+def test_maintenance_beside_a_backfill_removes_only_what_nobody_needs(scene: Scene) -> None:
+    airflow = scene.airflow
+    table = scene.stack.stored / HOME.removeprefix("s3://") / "warehouse" / "deliveries"
+    used = next(path for path in sorted(table.rglob("*.parquet")) if "_delta_log" not in path.parts)
+    abandoned = used.with_name("part-of-a-run-that-died.parquet")
+    shutil.copy(used, abandoned)
+    # All that is there now was written long ago, and what the backfill writes is new.
+    long_ago = datetime.now(UTC).timestamp() - 40 * 86_400
+    for path in (scene.stack.stored / BUCKET).rglob("*"):
+        os.utime(path, (long_ago, long_ago))
+    runs = run_again(scene, 1, DISTURBED)
+    airflow.wait_for_task(runs[0], "replay", RUN_S)
+    airflow.client.set_paused(MAINTENANCE, paused=False)
+    days = dict.fromkeys(("keep_results_days", "keep_snapshots_days", "keep_versions_days"), 2)
+    kept = airflow.trigger(days, MAINTENANCE)
+    assert airflow.wait([kept], RUN_S, MAINTENANCE) == {kept: "success"}
+    assert {task["task_id"]: task["state"] for task in airflow.tasks(kept, MAINTENANCE)} == dict.fromkeys(
+        ("check", "verify", "retain", "compact"), "success"
+    )
+    states = settled(scene, runs, 3 * RUN_S)
+    assert set(states.values()) == {"success"}
+    assert bounds(scene, kept, MAINTENANCE)[0] < bounds(scene, runs[-1])[1]
+    assert not abandoned.exists()
+    for day in range(DAYS):
+        assert_as_undisturbed(scene, day)
+
+
+def test_a_store_that_refuses_and_is_slow_for_a_minute_changes_no_table(scene: Scene) -> None:
+    stack, door = scene.stack, scene.stack.door
+    (run_id,) = run_again(scene, DISTURBED, DISTURBED)
+    scene.airflow.wait_for_task(run_id, "replay", RUN_S)
+    stack.until(lambda: at_work(stack), "an executor of replay", 120, every_s=0.1)
+    refused, slowed = door.refused, door.slowed
+    overloaded = door.overload(refuse_s=30, slow_s=30, each_s=0.5)
+    states = settled(scene, [run_id], 2 * RUN_S)
+    overloaded.join()
+    assert set(states.values()) == {"success"}
+    assert door.refused - refused > 4
+    assert door.slowed - slowed > 4
+    for day in range(DAYS):
+        assert_as_undisturbed(scene, day)
 
 
 def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(scene: Scene) -> None:
@@ -300,6 +438,16 @@ def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(sce
 def test_no_alert_is_sent_twice(scene: Scene) -> None:
     keys: list[Any] = [headers.get("Idempotency-Key") for headers, _body in scene.stack.webhook.posts]
     assert len(keys) == len(set(keys))
+
+
+def test_no_table_is_left_on_a_machine(scene: Scene) -> None:
+    machines = [path for path in scene.stack.machines.iterdir() if path.name != "object-store"]
+    left = [path for machine in machines for path in machine.rglob("*") if is_of_a_table(path)]
+    assert left == []
+
+
+def is_of_a_table(path: Path) -> bool:
+    return path.suffix == ".parquet" or path.name == "_delta_log"
 
 
 #: Files that must contain a secret: the login's own.
