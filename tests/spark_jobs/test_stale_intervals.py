@@ -165,7 +165,7 @@ def test_intervals_before_a_run_are_made_once_and_give_way_to_runs(tmp_path: Pat
     def landed(span: Interval) -> dict[str, str]:
         home.pull(span)
         files = with_history.surveyed(None, home.landing, with_history.landed_segments(home.landing, span))
-        with_history._land_history(home.landing, span, files)
+        with_history._land_history(home.landing, span, files, Ledger(home.warehouse))
         return {landed.span.name: landed.role for landed in landed_intervals(home.landing)}
 
     days = {"2026-11-21": "history", "2026-11-22": "history", "2026-11-23": "run"}
