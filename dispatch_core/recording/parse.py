@@ -14,6 +14,7 @@ The tables made here (``RAW_EVENTS``, ``RAW_MESSAGES``) still have the names and
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -280,6 +281,7 @@ def _refusal(line: bytes, schema: pa.Schema) -> str:
 # ---- names with two types ----
 
 _MARKS: Final = tuple(f'"{kind}"'.encode() for kind in OF_KIND)
+_KIND_IN_TEXT: Final = re.compile(rb'"kind"\s*:\s*"(%s)"' % "|".join(OF_KIND).encode())
 _HEADER_MARKS: Final = tuple(f'"{name}"'.encode() for name in _OF_HEADER)
 
 
@@ -300,10 +302,14 @@ def separated(body: bytes) -> bytes:
 def _separated_line(line: bytes) -> bytes:
     try:
         values = json.loads(line.decode("utf-8"), object_pairs_hook=_object)
-    except (ValueError, RecursionError):
+    except ValueError:
         return line  # refused as it is
-    if not isinstance(values, _Object) or values.twice:
+    except RecursionError:
+        return _separated_text(line)  # only a field that is not read may be nested so deeply
+    if not isinstance(values, _Object):
         return line
+    if values.twice:
+        return _separated_text(line)  # refused, for the field that is given twice
     kind = values.get("kind")
     if values.get("format") is not None:
         names = {name: separate_name("header", name) for name in _OF_HEADER}
@@ -313,6 +319,17 @@ def _separated_line(line: bytes) -> bytes:
         return line
     renamed = {names.get(name, name): value for name, value in values.items()}
     return json.dumps(renamed, separators=(",", ":")).encode()
+
+
+def _separated_text(line: bytes) -> bytes:
+    """Rename the fields in the text of a line that no dictionary can hold."""
+    found = _KIND_IN_TEXT.search(line)
+    if found is None:
+        return line
+    kind = found[1].decode()
+    for name in OF_KIND[kind]:
+        line = re.sub(rb'"%s"(?=\s*:)' % name.encode(), f'"{separate_name(kind, name)}"'.encode(), line)
+    return line
 
 
 # ---- why a line is refused ----

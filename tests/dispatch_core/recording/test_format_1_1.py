@@ -8,6 +8,7 @@ import pytest
 
 from dispatch_core.recording.files import find_recordings
 from dispatch_core.recording.parquet import write_parquet
+from dispatch_core.recording.parse import separated
 from dispatch_core.recording.reader import read_recording
 from dispatch_core.recording.rewrite import convert_recording, strip_recording
 from tests.dispatch_core.recording.reading import HEADER, flow, message, read
@@ -39,6 +40,25 @@ def test_fields_with_the_name_of_another_field_have_columns_of_their_own():
     assert [row["limit_active"] for row in rows if row["kind"] == "limit"] == [True, False]
     assert [row["active"] for row in rows] == [*[None] * 6, 1, None, None]
     assert read([HEADER | RECORDS, *LINES], line_by_line=True).same_as(result)
+
+
+@pytest.mark.parametrize(
+    ("rest", "wanted"),
+    [
+        (b',"deep":' + b"[" * 20_000 + b"]" * 20_000, b'"limit.active"'),
+        (b',"what":"twice"', b'"limit.active"'),
+    ],
+)
+def test_they_have_them_in_lines_that_no_dictionary_can_hold(rest: bytes, wanted: bytes):
+    line = (
+        b'{"topic":"t","subscription":"s","seq":1,"t_us":40,"kind":"limit","what":"w","active" : true'
+        + rest
+        + b"}"
+    )
+    parsed = separated(line)
+    assert wanted in parsed
+    assert b'"active"' not in parsed
+    assert parsed.replace(wanted, b'"active"') == line
 
 
 def test_the_columns_of_parquet_give_the_same_rows():
