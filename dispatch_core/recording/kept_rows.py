@@ -55,9 +55,14 @@ class KeptRows:
         """True: there are no rows of others."""
         return True
 
-    def shared_rows(self, _group: int, _dispatcher: Mapping[str, str], _form: Form) -> pa.Table:
-        """Never called: see ``holds_only``."""
-        raise NotImplementedError
+    def shared_rows(self, group: int, _dispatcher: Mapping[str, str], form: Form) -> pa.Table:
+        """All rows in a form."""
+        with (
+            pa.input_stream(self.path, compression=_COMPRESSION) as stream,
+            pa.ipc.open_stream(stream) as reader,
+        ):
+            names = reader.schema.names
+        return form(pa.concat_tables(self.rows(group, names)))
 
     def lowest(self, _topic: Mapping[str, str]) -> None:
         """Not known without reading the rows."""
