@@ -191,6 +191,11 @@ def first_after(position: Position) -> Position:
     return position[0], position[1] + 1
 
 
+def as_text(position: Position) -> str:
+    """Write a position as ``"ledger:entry"``."""
+    return f"{position[0]}:{position[1]}"
+
+
 def upto(ledger: Any, entry: Any, position: Position) -> int:
     """The number of positions (two ascending arrays) that are not later than ``position``."""
     low, high = np.searchsorted(ledger, [position[0], position[0] + 1])

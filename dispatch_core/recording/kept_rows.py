@@ -57,19 +57,14 @@ class KeptRows:
 
     def shared_rows(self, group: int, _dispatcher: Mapping[str, str], form: Form) -> pa.Table:
         """All rows in a form."""
-        with (
-            pa.input_stream(self.path, compression=_COMPRESSION) as stream,
-            pa.ipc.open_stream(stream) as reader,
-        ):
-            names = reader.schema.names
-        return form(pa.concat_tables(self.rows(group, names)))
+        return form(pa.concat_tables(self.rows(group)))
 
     def lowest(self, _topic: Mapping[str, str]) -> None:
         """Not known without reading the rows."""
         return
 
-    def rows(self, _group: int, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows, a batch at a time, in those of ``columns`` that are there. Raises pyarrow's errors."""
+    def rows(self, _group: int, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows, a batch at a time, in those of ``columns`` that are there, else in all. Raises pyarrow's errors."""
         with (
             pa.input_stream(self.path, compression=_COMPRESSION) as stream,
             pa.ipc.open_stream(stream) as reader,
@@ -77,4 +72,5 @@ class KeptRows:
             for batch in reader:
                 batch.validate(full=True)
                 table = pa.Table.from_batches([batch])
-                yield table.select([name for name in columns if has(table, name)])
+                there = columns if columns is None else [name for name in columns if has(table, name)]
+                yield table if there is None else table.select(there)

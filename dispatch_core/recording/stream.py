@@ -522,12 +522,8 @@ class _Messages:
         self._beyond = [
             batch for batch in beyond if batch.num_rows
         ]  # else every batch would go through all earlier ones
-        while self._begun and sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
-            table = self._take(limit)
-            if table is None:
-                break
-            taken.append(table)
-            self._beyond.append(_named(table))
+        if self._begun:
+            taken += self._read_ahead(limit)
         return joined(taken) if taken else no_rows(self._schema)
 
     def next(self, limit: Position | None) -> pa.Table:
@@ -535,14 +531,19 @@ class _Messages:
 
         However the files divide the entries: what waits is looked at as far as that.
         """
+        taken = self._read_ahead(limit, batches=1)
+        return joined(taken) if taken else no_rows(self._schema)
+
+    def _read_ahead(self, limit: Position | None, *, batches: int = 0) -> list[pa.Table]:
+        """Read ``batches`` at least, and on until ``AHEAD_ROWS`` entries lie beyond what lines named."""
         taken: list[pa.Table] = []
-        while not taken or sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
+        while len(taken) < batches or sum(batch.num_rows for batch in self._beyond) < AHEAD_ROWS:
             table = self._take(limit)
             if table is None:
                 break
             taken.append(table)
             self._beyond.append(_named(table))
-        return joined(taken) if taken else no_rows(self._schema)
+        return taken
 
     def rest(self) -> Iterator[pa.Table]:
         """All that are left."""

@@ -22,15 +22,14 @@ from dispatch_core.arrays.columns import rows_at
 from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.window import LogWindow
-from dispatch_core.recording.checkpoint import Position, first_after, joins, read
+from dispatch_core.recording.checkpoint import Position, as_text, first_after, joins, read
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay.assembler import Replay
+from dispatch_core.replay.judge import DispatcherPosition
 from dispatch_core.replay.snapshots import ReplayState
 
-_ABOUT_CONSUMER = (
-    *("consumer", "name", "consumer_id", "address", "priority_level"),
-    *("key_shared_mode", "key_shared_allow_out_of_order", "ranges"),
-)
+_OWN_FIELDS = ("consumer", "name", "consumer_id", "address", "priority_level")
+_ABOUT_CONSUMER = (*_OWN_FIELDS, "key_shared_mode", "key_shared_allow_out_of_order", "ranges")
 #: Permits from here on were never counted: a checkpoint did not give them.
 _NOT_COUNTED = 1 << 29
 
@@ -52,7 +51,8 @@ class Beginning:
 def beginning_of(state: ReplayState) -> Beginning:
     """Make the beginning of the log behind the place of a saved state, which is not changed."""
     replay = state.replay
-    window, mark_delete = replay.audit.window, _mark_delete(replay)
+    stands = replay.judge.position(replay.audit)
+    window, mark_delete = replay.audit.window, _mark_delete(replay, stands)
     first_in_window = _position(window, 0) if len(window) else window.dropped_to
     needed_from = min(
         (position for position in (first_in_window, mark_delete) if position is not None), default=None
@@ -70,7 +70,7 @@ def beginning_of(state: ReplayState) -> Beginning:
             **shared,
             **last,
             "kind": "checkpoint",
-            "checkpoint_json": _checkpoint(replay, state.rare, mark_delete),
+            "checkpoint_json": _checkpoint(replay, state.rare, mark_delete, stands),
         },
         *({**row, **last} for row in limits),
     ]
@@ -79,12 +79,14 @@ def beginning_of(state: ReplayState) -> Beginning:
     return Beginning(pa.Table.from_pylist(rows, schema=EVENTS), needed_from)
 
 
-def _checkpoint(replay: Replay, rare: pa.Table, mark_delete: Position | None) -> str:
+def _checkpoint(
+    replay: Replay, rare: pa.Table, mark_delete: Position | None, stands: DispatcherPosition
+) -> str:
     """Write the checkpoint line as JSON."""
     audit = replay.audit
     window, scan = audit.window, audit.scan
     connected = _connected(rare)
-    counted = _counted(replay)
+    counted = _counted(replay, stands.state_json)
     ranges = _only_ranges(replay)
     about = {row["consumer"]: row for row in joins(rare, _ABOUT_CONSUMER)}
     acked = np.flatnonzero(scan.acknowledged)
@@ -102,16 +104,16 @@ def _checkpoint(replay: Replay, rare: pa.Table, mark_delete: Position | None) ->
         "consumers": [
             _consumer(about.get(number, {"consumer": number}), counted, ranges) for number in connected
         ],
-        "ack_holes": [_text(hole) for hole in holes if mark_delete is None or hole > mark_delete],
+        "ack_holes": [as_text(hole) for hole in holes if mark_delete is None or hole > mark_delete],
         "pending_acks": {
-            str(number): [_text(position) for position in sorted(set(pending[number]))]
+            str(number): [as_text(position) for position in sorted(set(pending[number]))]
             for number in connected
         },
     }
     if mark_delete is not None:
-        line["mark_delete"] = _text(mark_delete)
+        line["mark_delete"] = as_text(mark_delete)
     if unsent is not None:
-        line["read_position"] = _text(unsent)
+        line["read_position"] = as_text(unsent)
     return json.dumps(line)
 
 
@@ -119,8 +121,7 @@ def _consumer(
     row: Mapping[str, Any], counted: Mapping[int, int], ranges: Mapping[int, tuple[int, int]]
 ) -> dict[str, Any]:
     number = row["consumer"]
-    names = ("consumer", "name", "consumer_id", "address", "priority_level")
-    consumer = {name: row[name] for name in names if row.get(name) is not None}
+    consumer = {name: row[name] for name in _OWN_FIELDS if row.get(name) is not None}
     policy: dict[str, Any] = {}
     if row.get("key_shared_mode") is not None:
         policy["mode"] = row["key_shared_mode"]
@@ -157,18 +158,16 @@ def _connected(rare: pa.Table) -> list[int]:
     return list(connected)
 
 
-def _counted(replay: Replay) -> dict[int, int]:
+def _counted(replay: Replay, state_json: str | None) -> dict[int, int]:
     """Return the permits of the consumers of which they are known.
 
     Where entries hold several messages they are not: acknowledgements of single messages of a batch need not be in the log.
     """
-    if bool((replay.audit.window.num_messages > 1).any()):
-        return {}
-    shown = replay.judge.position(replay.audit).state_json
-    if shown is None:
+    if state_json is None or bool((replay.audit.window.num_messages > 1).any()):
         return {}
     permits = {
-        consumer["consumer"]: consumer.get("availablePermits") for consumer in json.loads(shown)["consumers"]
+        consumer["consumer"]: consumer.get("availablePermits")
+        for consumer in json.loads(state_json)["consumers"]
     }
     return {number: count for number, count in permits.items() if count is not None and count < _NOT_COUNTED}
 
@@ -185,11 +184,10 @@ def _only_ranges(replay: Replay) -> dict[int, tuple[int, int]]:
     return {owner: (start, end) for owner, start, end in zip(owners, starts, ends, strict=True)}
 
 
-def _mark_delete(replay: Replay) -> Position | None:
+def _mark_delete(replay: Replay, stands: DispatcherPosition) -> Position | None:
     """Return the highest position up to which everything is acknowledged, skipped, or older than the subscription."""
-    shown = replay.judge.position(replay.audit).mark_delete
-    if shown is not None:
-        ledger, _, entry = shown.partition(":")
+    if stands.mark_delete is not None:
+        ledger, _, entry = stands.mark_delete.partition(":")
         return int(ledger), int(entry)
     window, acked = replay.audit.window, replay.audit.scan.acknowledged
     first = len(acked) if acked.all() else int(np.argmin(acked))
@@ -215,7 +213,3 @@ def _unsent_from(replay: Replay) -> Position | None:
 
 def _position(window: LogWindow, ordinal: int) -> Position:
     return int(window.ledger[ordinal]), int(window.entry[ordinal])
-
-
-def _text(position: Position) -> str:
-    return f"{position[0]}:{position[1]}"

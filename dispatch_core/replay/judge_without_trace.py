@@ -197,7 +197,7 @@ class WithoutTraceJudge(Judge):
         sent = np.flatnonzero(scan.times_sent)
         lowest = int(sent[0]) if len(sent) else len(window)
         past = np.flatnonzero(~for_subscription(window, scan, lowest))
-        acknowledged = np.flatnonzero((scan.acknowledged_by >= 0) | scan.acked_before_reload)
+        acknowledged = np.flatnonzero(scan.acknowledged)
         return np.union1d(np.union1d(past, acknowledged), audit.acked_before).astype(np.int64)
 
     def _rules(self) -> tuple[Profile | None, DispatcherFold | None, str | None]:

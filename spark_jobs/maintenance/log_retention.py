@@ -23,7 +23,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import marked
@@ -32,6 +31,7 @@ from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.resumed_parts import is_deleted
 from dispatch_core.recording.rows_behind import lines_behind
 from dispatch_core.recording.schema import DISPATCHER_KEY
+from dispatch_core.recording.shared_groups import run_starts
 from dispatch_core.recording.stored_files import parquet_file
 from dispatch_core.recording.stream import Cut
 from dispatch_core.replay.beginnings import beginning_of
@@ -81,15 +81,7 @@ class _Kept:
 _EVERYTHING: Final = _Kept(datetime.min.replace(tzinfo=UTC))
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """Logs that may be removed: those up to the end of an interval."""
-
-    last: Interval
-    logs_from: datetime
-
-
-def expired_logs(ledger: Ledger, now: datetime, days: int | None) -> Expired | None:
+def expired_logs(ledger: Ledger, now: datetime, days: int | None) -> Interval | None:
     """Find the last ingested interval that ended more than ``days`` ago, and that no other one reaches beyond.
 
     ``None``: there is none, or its logs are removed already.
@@ -104,19 +96,19 @@ def expired_logs(ledger: Ledger, now: datetime, days: int | None) -> Expired | N
             for start, (end, digest) in ledger.ingested().items()
             if digest
         ):
-            return None if ledger.removals().get(span.end) else Expired(span, span.end)
+            return None if ledger.removals().get(span.end) else span
     return None
 
 
 def remove_logs(
-    home: Location, expired: Expired, *, dry_run: bool, note: Note, report: Callable[[str], None]
-) -> bool:
+    home: Location, last: Interval, *, dry_run: bool, note: Note, report: Callable[[str], None]
+) -> None:
     """Remove logs up to the end of an interval, and let what is left begin with checkpoints; report what goes.
 
-    ``note(kind, what, size_bytes, count)`` is called for all that is removed, or would be (``dry_run``). Returns False, with
-    nothing removed, where no snapshot tells the state of the dispatchers.
+    ``note(kind, what, size_bytes, count)`` is called for all that is removed, or would be (``dry_run``). Nothing is
+    removed where no snapshot tells the state of the dispatchers.
     """
-    warehouse, last = home / "warehouse", expired.last
+    warehouse = home / "warehouse"
     ledger, began = Ledger(warehouse), datetime.now(UTC)
     earlier = earlier_snapshots(warehouse, ledger, Interval(last.end, last.end + timedelta(seconds=1)), None)
     if earlier is None:
@@ -124,28 +116,27 @@ def remove_logs(
             f"retain: logs up to {last.end.isoformat()} stay: no snapshot of an interval up to then can be used. Run the "
             "newest interval again with this version, then maintenance"
         )
-        return False
+        return
     kept = {group: _kept(group, saved, report) for group, saved in earlier.saved.items()}
     events, messages = (files_until(warehouse, name, last) for name in ("consumer_events", "messages"))
     if dry_run:
         for name, files in (("consumer_events", events), ("messages", messages)):
-            _note_files(f"rows of {name}", [path for path, _start in files], expired, note)
-        _remove_landed(home / "landing", expired, note, dry_run=True)
-        return True
+            _note_files(f"rows of {name}", [path for path, _start in files], last, note)
+        _remove_landed(home / "landing", last, note, dry_run=True)
+        return
     # From now on no run computes the intervals that lose their logs.
     summary = {"interval_start": last.start.isoformat(), "interval_end": last.end.isoformat()}
-    summary |= {"stage": REMOVAL, "logs_from": expired.logs_from.isoformat()}
+    summary |= {"stage": REMOVAL, "logs_from": last.end.isoformat()}
     record_run(warehouse, REMOVAL, last, began, summary | {"done": False})
     # Entries first would leave lines without the entries that they name.
     lines = _lines_kept(events, kept)
-    _replace(warehouse, "consumer_events", lines, expired, note)
-    _replace(warehouse, "messages", _entries_kept(messages, _needed(kept, lines)), expired, note)
+    _replace(warehouse, "consumer_events", lines, last, note)
+    _replace(warehouse, "messages", _entries_kept(messages, _needed(kept, lines)), last, note)
     for name in _BESIDE_LOGS:
         gone = replace_until(warehouse, name, last, [])
-        _note_files(f"rows of {name}", gone, expired, note)
-    _remove_landed(home / "landing", expired, note, dry_run=False)
+        _note_files(f"rows of {name}", gone, last, note)
+    _remove_landed(home / "landing", last, note, dry_run=False)
     record_run(warehouse, REMOVAL, last, began, summary | {"done": True})
-    return True
 
 
 def _kept(group: Group, saved: Saved | None, report: Callable[[str], None]) -> _Kept:
@@ -180,9 +171,8 @@ class _Log:
 
     def __init__(self) -> None:
         self._behind: list[pa.Table] = []
-        self._header: pa.Table | None = (
-            None  # the last one before the place, of the incarnation that goes on there
-        )
+        #: The last one before the place, of the incarnation that goes on there.
+        self._header: pa.Table | None = None
         self._before: list[pa.Table] = []  # only of a subscription that is deleted at the place
 
     def add(self, rows: pa.Table, of_group: _Kept, start: datetime) -> None:
@@ -257,37 +247,31 @@ def _runs(
         with parquet_file(path) as file:
             for number in range(file.num_row_groups):
                 rows = conform(file.read_row_group(number, use_threads=False), wanted)
-                changed = np.zeros(max(rows.num_rows - 1, 0), np.bool_)
-                for column in group:
-                    codes = np.asarray(rows[column].combine_chunks().dictionary_encode("encode").indices)
-                    changed |= codes[1:] != codes[:-1]
-                edges = [0, *(np.flatnonzero(changed) + 1).tolist(), rows.num_rows]
+                keys = [rows[column].combine_chunks() for column in group]
+                edges = [*run_starts(keys).tolist(), rows.num_rows]
                 for begin, end in pairwise(edges):
-                    if end > begin:
-                        run = rows.slice(begin, end - begin)
-                        yield tuple(run[column][0].as_py() for column in group), run, start
+                    run = rows.slice(begin, end - begin)
+                    yield tuple(run[column][0].as_py() for column in group), run, start
 
 
 def _replace(
-    warehouse: Location, name: str, rows: Mapping[Group, pa.Table], expired: Expired, note: Note
+    warehouse: Location, name: str, rows: Mapping[Group, pa.Table], last: Interval, note: Note
 ) -> None:
     """Put the rows that stay in the place of all rows of a table up to the end of the logs' last interval."""
     tables = [rows[group] for group in sorted(rows)]
-    staged = write_rows(
-        warehouse, name, expired.last, pa.concat_tables([file_schema(name).empty_table(), *tables])
-    )
-    _note_files(f"rows of {name}", replace_until(warehouse, name, expired.last, [staged]), expired, note)
+    staged = write_rows(warehouse, name, last, pa.concat_tables([file_schema(name).empty_table(), *tables]))
+    _note_files(f"rows of {name}", replace_until(warehouse, name, last, [staged]), last, note)
 
 
-def _note_files(kind: str, paths: Sequence[str], expired: Expired, note: Note) -> None:
+def _note_files(kind: str, paths: Sequence[str], last: Interval, note: Note) -> None:
     if paths:
         size_bytes = sum(Location.of(path).size_bytes() or 0 for path in paths)
-        note(kind, f"up to {expired.logs_from.isoformat()}", size_bytes, len(paths))
+        note(kind, f"up to {last.end.isoformat()}", size_bytes, len(paths))
 
 
-def _remove_landed(landing: Location, expired: Expired, note: Note, *, dry_run: bool) -> None:
+def _remove_landed(landing: Location, last: Interval, note: Note, *, dry_run: bool) -> None:
     """Remove landed files of which all rows belong to removed intervals; the catalogue goes on naming them."""
-    for segment in removed_segments(landing, expired.logs_from):
+    for segment in removed_segments(landing, last.end):
         place = segment.path(landing)
         if place.exists():
             note("landed files", segment.name, segment.size_bytes, 1)
@@ -299,14 +283,14 @@ def removed_segments(landing: Location, logs_from: datetime) -> list[Segment]:
     """List the landed files of which all rows are of before a time."""
     first_hour = micros(logs_from) // HOUR_US
     known = known_surveys(landing)
-    found: dict[Location, Segment] = {}
-    stays: set[Location] = set()
+    old: dict[Location, Segment] = {}
+    others: set[Location] = set()
     for files in read_catalogue(landing).values():
         for segment in files.values():
             survey = known.get(survey_key(segment))
-            hours = [] if survey is None else [hour for hour, _rows, _mark in survey.hours]
-            old = bool(hours) and max(hours) < first_hour
-            (found if old else {}).setdefault(segment.path(landing), segment)
-            if not old:
-                stays.add(segment.path(landing))
-    return [segment for place, segment in found.items() if place not in stays]
+            hours = () if survey is None else survey.hours
+            if hours and max(hour for hour, _rows, _mark in hours) < first_hour:
+                old.setdefault(segment.path(landing), segment)
+            else:
+                others.add(segment.path(landing))
+    return [segment for place, segment in old.items() if place not in others]

@@ -148,9 +148,9 @@ def retain(
     removed = Removed(dry_run, report)
     root = Location.of(home)
     warehouse = root / "warehouse"
-    expired_log = expired_logs(Ledger(warehouse), now, keep.logs)
-    if expired_log is not None:
-        remove_logs(root, expired_log, dry_run=dry_run, note=removed.note, report=report)
+    last = expired_logs(Ledger(warehouse), now, keep.logs)
+    if last is not None:
+        remove_logs(root, last, dry_run=dry_run, note=removed.note, report=report)
     worked = last_worked(warehouse)
     for names, days in ((REMADE_TABLES, keep.results), (("snapshots",), keep.snapshots)):
         for span in expired(worked, now, days):

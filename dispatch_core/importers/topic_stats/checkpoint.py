@@ -31,7 +31,7 @@ from dispatch_core.importers.topic_stats.connections import numbers_of
 from dispatch_core.importers.topic_stats.documents import ConsumerStats, Cursor, Snapshot, TopicStatsError
 from dispatch_core.importers.topic_stats.pending import ProvenByLog, pending_of
 from dispatch_core.recording.batch_sizes import batch_sizes
-from dispatch_core.recording.checkpoint import Position, upto
+from dispatch_core.recording.checkpoint import Position, as_text, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.times import clock
@@ -113,7 +113,7 @@ def from_snapshot(
     else:
         said |= _acknowledged(log.messages, snapshot.cursor)
         if covered:
-            said["read_position"] = _text(_unsent(snapshot.cursor, within))
+            said["read_position"] = as_text(_unsent(snapshot.cursor, within))
             known = profile if isinstance(profile, Profile) else None
             pending = _pending(log.messages, snapshot, known, hashes, numbers, (before_span, within), touched)
     said["consumers"] = [
@@ -192,7 +192,10 @@ def _acknowledged(messages: pa.Table, cursor: Cursor) -> dict[str, Any]:
         else:
             rows = range(upto(ledger, entry, lower), upto(ledger, entry, upper))
             holes += [(int(ledger[at]), int(entry[at])) for at in rows]
-    return {"mark_delete": _text(cursor.mark_delete), "ack_holes": [_text(position) for position in holes]}
+    return {
+        "mark_delete": as_text(cursor.mark_delete),
+        "ack_holes": [as_text(position) for position in holes],
+    }
 
 
 def _unsent(cursor: Cursor, within: pa.Table) -> Position:
@@ -247,7 +250,7 @@ def _pending(
         gone = [row_of[position] for position in shown.settled if position in row_of]
         kept = np.setdiff1d(np.intersect1d(rows_of, rows), np.array(gone, np.int64))
         if len(kept):
-            pending[number] = [_text((int(ledger[at]), int(entry[at]))) for at in kept.tolist()]
+            pending[number] = [as_text((int(ledger[at]), int(entry[at]))) for at in kept.tolist()]
     return pending
 
 
@@ -286,7 +289,3 @@ def _with_line(events: pa.Table, end: int, said: dict[str, Any], t_us: int) -> p
 
 def _positions(messages: pa.Table) -> list[Position]:
     return list(zip(messages["ledger_id"].to_pylist(), messages["entry_id"].to_pylist(), strict=True))
-
-
-def _text(position: Position) -> str:
-    return f"{position[0]}:{position[1]}"

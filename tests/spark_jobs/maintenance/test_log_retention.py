@@ -282,6 +282,6 @@ def test_nothing_is_expired_before_an_interval_ended_long_enough_ago(home: Home)
     moment: datetime = span(1).end + timedelta(days=2)
     found = log_retention.expired_logs(ledger, moment, 2)
     assert found is not None
-    assert found.logs_from == span(1).end
+    assert found.end == span(1).end
     assert log_retention.expired_logs(ledger, moment - timedelta(seconds=1), 2) is None
     assert log_retention.expired_logs(ledger, moment, None) is None
