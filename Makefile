@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder clean
+.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -11,6 +11,9 @@ PYTHON ?=
 ARGS ?=
 # Release of the broker that the recorder is tested in; empty = the one in recorder/pom.xml.
 PULSAR ?=
+# Seeds of `make soak`, a..b with both ends, and the release to judge; empty = 0..19, and the one in recorder/trace/pom.xml.
+SEEDS ?=
+RELEASE ?=
 
 WITH_ENV := . .venv/env.sh &&
 
@@ -92,6 +95,9 @@ bench-recorder: ## Measure the recorder's cost for a broker; ten minutes, nothin
 test-recorder: ## Test the recorder in real brokers with real clients; minutes (PULSAR=4.0.0 ARGS='-k kill'; needs Maven)
 	@DISPATCH_AUDIT_EXTRAS=record,stack,stack-test PYTHON='$(PYTHON)' .ci/setup
 	@$(WITH_ENV) PULSAR='$(PULSAR)' exec .ci/recorder $(ARGS)
+
+soak: setup ## Judge a broker's build by seeded clients; goes on where it was stopped (SEEDS=0..20 RELEASE=4.2.4 ARGS='--jobs 2'; needs Maven; docs/soak.md)
+	@$(WITH_ENV) SEEDS='$(SEEDS)' RELEASE='$(RELEASE)' exec .ci/soak $(ARGS)
 
 lint: setup ## Check style, formatting and types
 	@$(WITH_ENV) .ci/lint

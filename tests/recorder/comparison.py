@@ -130,12 +130,16 @@ def sent(recording: Path) -> dict[str, list[Position]]:
 
 
 def events(recording: Path) -> Iterator[dict[str, Any]]:
-    """Yield the event lines of all whole segments."""
-    for file in sorted(recording.glob("events-*.jsonl.gz")):
+    """Yield the event lines of all whole segments, of a recorder's log or a trace."""
+    for file in _events_files(recording):
         for line in gzip.decompress(file.read_bytes()).splitlines():
             row = json.loads(line)
             if "seq" in row:
                 yield row
+
+
+def _events_files(recording: Path) -> list[Path]:
+    return sorted(file for log in ("events", "trace") for file in recording.glob(f"{log}-*.jsonl.gz"))
 
 
 def messages(recording: Path) -> Iterator[dict[str, Any]]:
@@ -161,7 +165,7 @@ def unrecorded(truth: Truth, recording: Path) -> dict[str, Position]:
 
 def release(recording: Path) -> tuple[int, ...]:
     """Return the broker's release from the log's header."""
-    first = next(iter(sorted(recording.glob("events-*.jsonl.gz"))))
+    first = _events_files(recording)[0]
     header = json.loads(gzip.decompress(first.read_bytes()).split(b"\n", 1)[0])
     return tuple(int(part) for part in header["broker_version"].split("-")[0].split("."))
 

@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BooleanSupplier;
 import org.apache.bookkeeper.mledger.ManagedLedger;
@@ -16,6 +17,7 @@ import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.broker.ServiceConfiguration;
 import org.apache.pulsar.broker.service.AbstractTopic;
+import org.apache.pulsar.broker.service.BrokerService;
 import org.apache.pulsar.broker.service.Consumer;
 import org.apache.pulsar.broker.service.StickyKeyDispatcher;
 import org.apache.pulsar.broker.service.Subscription;
@@ -35,7 +37,7 @@ import org.apache.pulsar.common.policies.data.TransactionBufferStats;
 import org.apache.pulsar.common.policies.data.impl.DispatchRateImpl;
 
 /** Reads the broker's objects. Takes only two locks: the cursor's for reading, and that of a consumer's pending acks. */
-final class BrokerView {
+public final class BrokerView {
     /** The settings that a replay of dispatch needs, under their broker.conf names. A setting that a release lacks is left out. */
     private static final List<String> CONFIG = List.of(
             "activeConsumerFailoverDelayTimeMillis", "activeConsumerFailoverConsistentHashing",
@@ -55,7 +57,7 @@ final class BrokerView {
     }
 
     /** Describe the broker: cluster, name, release, settings. */
-    static Settings.Broker describe(PulsarService pulsar) {
+    public static Settings.Broker describe(PulsarService pulsar) {
         ServiceConfiguration configuration = pulsar.getConfiguration();
         Map<String, Object> config = new LinkedHashMap<>();
         for (String name : CONFIG) {
@@ -73,13 +75,13 @@ final class BrokerView {
     }
 
     /** True if the broker itself uses the topic. */
-    static boolean isSystemTopic(String topic) {
+    public static boolean isSystemTopic(String topic) {
         TopicName name = TopicName.get(topic);
         return SystemTopicNames.isSystemTopic(name) || name.getNamespace().equals("pulsar/system");
     }
 
     /** True if the broker itself reads through the subscription: compaction, replication, deduplication. */
-    static boolean isSystemSubscription(PulsarService pulsar, String subscription) {
+    public static boolean isSystemSubscription(PulsarService pulsar, String subscription) {
         return subscription.equals(COMPACTION) || subscription.equals(DEDUPLICATION)
                 || subscription.startsWith(pulsar.getConfiguration().getReplicatorPrefix() + ".");
     }
@@ -94,12 +96,12 @@ final class BrokerView {
     }
 
     /** The name of a subscription type in the log format. */
-    static String typeName(SubType type) {
+    public static String typeName(SubType type) {
         return type == SubType.Key_Shared ? "Key_Shared" : type.name();
     }
 
     /** The {@code consumer_added} line of a connection. */
-    static Event.ConsumerAdded added(Consumer consumer, int number) {
+    public static Event.ConsumerAdded added(Consumer consumer, int number) {
         return new Event.ConsumerAdded(number, consumer.consumerName(), consumer.consumerId(), consumer.getClientAddress(),
                 consumer.getPriorityLevel(), consumer.subType() == SubType.Key_Shared ? keyShared(consumer) : null);
     }
@@ -149,8 +151,15 @@ final class BrokerView {
         return found;
     }
 
+    /** True if the broker serves this object of the subscription: it ends when its topic is unloaded, or it is deleted. */
+    public static boolean isServed(BrokerService service, Subscription subscription) {
+        Optional<Topic> topic = service.getTopicReference(subscription.getTopicName());
+        return topic.isPresent() && topic.get() == subscription.getTopic()
+                && topic.get().getSubscription(subscription.getName()) == subscription;
+    }
+
     /** True if the subscription's topic no longer has it: it was deleted. Unloading leaves it there. */
-    static boolean isDeleted(Subscription subscription) {
+    public static boolean isDeleted(Subscription subscription) {
         return subscription.getTopic().getSubscription(subscription.getName()) != subscription;
     }
 
@@ -181,7 +190,7 @@ final class BrokerView {
      * The policies and properties that hold deliveries of the subscription back or leave entries out, with their number or null.
      * Takes no lock of a subscription or dispatcher.
      */
-    static Map<String, Long> limits(Subscription subscription, String type, TopicLog seen) {
+    public static Map<String, Long> limits(Subscription subscription, String type, TopicLog seen) {
         Map<String, Long> found = new LinkedHashMap<>();
         if (!(subscription instanceof PersistentSubscription) || !(subscription.getTopic() instanceof AbstractTopic topic)) {
             return found;
@@ -276,7 +285,7 @@ final class BrokerView {
     }
 
     /** The cursor's acknowledgements and the pending acks at this moment. */
-    static State state(Subscription subscription, DispatcherLog log) {
+    public static State state(Subscription subscription, DispatcherLog log) {
         String markDelete = null;
         String unsent = null;
         List<String> holes = new ArrayList<>();

@@ -56,7 +56,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             Settings settings = Settings.read(BrokerView.describe(pulsar), pulsar.getConfiguration().getProperties()::get,
                     System.getenv());
             splitsRanges = Boolean.FALSE.equals(settings.config().get("subscriptionKeySharedUseConsistentHashing"));
-            Recorder starting = new Recorder(settings, this::probe, stats, this::sweep,
+            Recorder starting = new Recorder(LogForm.EVENTS, settings, this::probe, stats, this::sweep,
                     deleted -> LOG.info("Dispatch audit: deleted {} segments beyond the limit: {}", deleted.size(), deleted),
                     this::failed);
             for (String name : starting.start()) {

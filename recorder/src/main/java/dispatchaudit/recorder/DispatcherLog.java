@@ -30,7 +30,7 @@ public final class DispatcherLog {
     private ListMark lastList = new ListMark(List.of());
     private int lastNumber;
     /** The incarnation has ended: no further event is added. */
-    boolean over;
+    public boolean over;
     private Object lastPosition;
     private Place lastPlace;
     private long lastLedgerId = -1;
@@ -90,7 +90,7 @@ public final class DispatcherLog {
     }
 
     /** Lines for the limits that began, changed or ended. Called with the lock held. */
-    List<Event> limited(Map<String, Long> now) {
+    public List<Event> limited(Map<String, Long> now) {
         if (now.equals(limits)) {
             return List.of();
         }

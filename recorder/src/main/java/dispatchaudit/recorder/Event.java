@@ -23,6 +23,20 @@ public sealed interface Event {
         return 64;
     }
 
+    /** The number of entries that the line says were sent. */
+    default int sentEntries() {
+        return 0;
+    }
+
+    /** The event without what only a dispatcher trace adds to its line. */
+    default Event plain() {
+        return this;
+    }
+
+    /** A line of a dispatcher trace: kinds of level T, and kinds of level E with more fields. */
+    non-sealed interface Traced extends Event {
+    }
+
     private static void pairs(JsonGenerator json, String name, List<int[]> ranges) throws IOException {
         json.writeArrayFieldStart(name);
         for (int[] range : ranges) {
@@ -108,7 +122,7 @@ public sealed interface Event {
         public void write(JsonGenerator json) throws IOException {
             json.writeNumberField("consumer", consumer);
             json.writeStringField("ack_type", cumulative ? "Cumulative" : "Individual");
-            Positions.write(json, ledgers, entries, ledgers.length);
+            Positions.write(json, "positions", ledgers, entries, ledgers.length);
             if (ackSets != null) {
                 json.writeArrayFieldStart("ack_sets");
                 for (long[] words : ackSets) {
@@ -135,7 +149,7 @@ public sealed interface Event {
         public void write(JsonGenerator json) throws IOException {
             json.writeNumberField("consumer", consumer);
             if (ledgers != null) {
-                Positions.write(json, ledgers, entries, ledgers.length);
+                Positions.write(json, "positions", ledgers, entries, ledgers.length);
             }
         }
     }
@@ -317,7 +331,8 @@ public sealed interface Event {
             return 96 + 20 * ledgers.length;
         }
 
-        int count() {
+        @Override
+        public int sentEntries() {
             return count;
         }
 
@@ -342,7 +357,7 @@ public sealed interface Event {
         @Override
         public void write(JsonGenerator json) throws IOException {
             json.writeNumberField("consumer", consumer);
-            Positions.write(json, ledgers, entries, count);
+            Positions.write(json, "positions", ledgers, entries, count);
             json.writeFieldName("batch_sizes");
             json.writeArray(batchSizes, 0, count);
         }
@@ -355,9 +370,10 @@ public sealed interface Event {
         private Positions() {
         }
 
-        static void write(JsonGenerator json, long[] ledgers, long[] entries, int count) throws IOException {
+        /** Write a field with a list of positions. */
+        public static void write(JsonGenerator json, String name, long[] ledgers, long[] entries, int count) throws IOException {
             char[] text = new char[MOST_CHARACTERS];
-            json.writeArrayFieldStart("positions");
+            json.writeArrayFieldStart(name);
             for (int i = 0; i < count; i++) {
                 int from = digits(text, digits(text, text.length, entries[i], ':'), ledgers[i], '\0');
                 json.writeString(text, from, text.length - from);

@@ -38,6 +38,7 @@ public final class EventQueue {
     private long bytes;
     private long lostMessages;
     private long lastTimeUs;
+    private long offered;
 
     /**
      * @param capacity      items that may wait; as many again may be with the writer
@@ -53,8 +54,8 @@ public final class EventQueue {
     /** Append an event; for sent entries use {@link #sent}. False if it was dropped (and counted). */
     public synchronized boolean offer(DispatcherLog log, Event event) {
         log.openSent = null;
-        if (!(event instanceof Event.Essential) && full()) {
-            drop(log, 0);
+        if (!(event.plain() instanceof Event.Essential) && full()) {
+            drop(log, event.sentEntries());
             return false;
         }
         append(log, event);
@@ -89,6 +90,17 @@ public final class EventQueue {
         return true;
     }
 
+    /** The number of events so far, without those that were dropped or joined to another. */
+    public synchronized long offered() {
+        return offered;
+    }
+
+    /** Count an event that could not be made as lost, so that the log has a gap line in its place. */
+    public synchronized void lose(DispatcherLog log) {
+        log.openSent = null;
+        drop(log, 0);
+    }
+
     private void drop(DispatcherLog log, int sentEntries) {
         log.lostEvents++;
         log.lostSentEntries += sentEntries;
@@ -102,6 +114,7 @@ public final class EventQueue {
             losing.remove(log);
         }
         items.add(new Item(log, event, null, now(), before));
+        offered++;
         bytes += event.weightBytes();
         wake();
     }

@@ -12,18 +12,15 @@ import java.util.function.LongSupplier;
  * Writes queued events as lines of segments: numbers them, writes gap lines for losses, and begins each segment with headers
  * and checkpoints, so that it can be read alone. For one thread; other threads may read {@link #stats}.
  */
-final class LogWriter {
+public final class LogWriter {
     /** Reads a dispatcher's state from the broker; null = unknown. */
-    interface Probe {
+    public interface Probe {
         State state(DispatcherLog log);
     }
 
     private static final String VERSION = "1.1";
-    /** Optional kinds and fields of format 1.1 that this recorder writes in every case (docs/recorder.md). */
-    private static final String[] RECORDS = {"cursor_moved", "subscription_deleted", "dispatch_rate", "unacked_namespace",
-            "unacked_topic", "entry_filter", "compacted_read", "replicated_subscription", "delayed_delivery", "transactions",
-            "deliver_at_ms", "txn"};
 
+    private final LogForm form;
     private final Settings settings;
     private final Probe probe;
     private final SegmentSeries events;
@@ -36,11 +33,12 @@ final class LogWriter {
     private long lostMessagesUnreported;
     final Stats stats;
 
-    LogWriter(Settings settings, Probe probe, LongSupplier clockMs, Segment.Disk disk, Stats stats) {
+    LogWriter(LogForm form, Settings settings, Probe probe, LongSupplier clockMs, Segment.Disk disk, Stats stats) {
+        this.form = form;
         this.settings = settings;
         this.probe = probe;
         this.stats = stats;
-        this.events = new SegmentSeries(settings, "events", clockMs, disk, new EventSegments());
+        this.events = new SegmentSeries(settings, form.files(), clockMs, disk, new EventSegments());
         this.messages = new SegmentSeries(settings, "messages", clockMs, disk, new MessageSegments());
     }
 
@@ -127,7 +125,7 @@ final class LogWriter {
                     numbered(log, timeUs, event);
                 } finally {
                     // After the line: if this line opened a segment, the segment has a checkpoint of the state before it.
-                    member(log, event);
+                    member(log, event.plain());
                 }
             }
         }
@@ -175,7 +173,7 @@ final class LogWriter {
             if (open && !written) {
                 log.numbers.hole(stats);
             } else {
-                log.numbers.line(!(event instanceof Event.Checkpoint), event instanceof Event.Sent sent ? sent.count() : 0, written,
+                log.numbers.line(!(event instanceof Event.Checkpoint), event.sentEntries(), written,
                         stats);
             }
             unkept.add(log);
@@ -244,7 +242,7 @@ final class LogWriter {
 
     private void header(DispatcherLog log) throws IOException {
         events.line(text.object(json -> {
-            fileHeader(json, "pulsar-consumer-events");
+            fileHeader(json, form.format());
             json.writeStringField("topic", log.topic);
             json.writeStringField("subscription", log.subscription);
             json.writeStringField("subscription_type", log.subscriptionType);
@@ -259,6 +257,10 @@ final class LogWriter {
         json.writeStringField("broker_version", settings.brokerVersion());
         json.writeStringField("cluster", settings.cluster());
         json.writeStringField("broker", settings.broker());
+    }
+
+    private static void strings(JsonGenerator json, List<String> values) throws IOException {
+        json.writeArray(values.toArray(String[]::new), 0, values.size());
     }
 
     private void message(Message message) throws IOException {
@@ -284,14 +286,18 @@ final class LogWriter {
         @Override
         public void opened(SegmentSeries series) throws IOException {
             series.line(text.object(json -> {
-                fileHeader(json, "pulsar-consumer-events");
+                fileHeader(json, form.format());
                 json.writeObjectFieldStart("config");
                 for (Map.Entry<String, Object> setting : settings.config().entrySet()) {
                     json.writeObjectField(setting.getKey(), setting.getValue());
                 }
                 json.writeEndObject();
                 json.writeFieldName("records");
-                json.writeArray(RECORDS, 0, RECORDS.length);
+                strings(json, form.records());
+                if (!form.missing().isEmpty()) {
+                    json.writeFieldName("missing");
+                    strings(json, form.missing());
+                }
             }));
             for (DispatcherLog log : List.copyOf(unkept)) {
                 if (log.numbers.hasLost()) {

@@ -12,7 +12,7 @@ import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.apache.pulsar.common.protocol.Commands;
 
 /** Records the message log: entries when they are published, and earlier entries when they are first sent. */
-final class Publishes {
+public final class Publishes {
     private static final String PROPERTY = "dispatchAuditRecorder.message";
     private static final ThreadLocal<MessageMetadata> METADATA = ThreadLocal.withInitial(MessageMetadata::new);
     private final Settings settings;
@@ -22,7 +22,7 @@ final class Publishes {
     private final Consumer<Topic> onFirst;
 
     /** {@code onFirst} gets a topic when its first message with a time of delivery, or of a transaction, was seen. */
-    Publishes(Settings settings, EventQueue queue, Consumer<Topic> onFirst) {
+    public Publishes(Settings settings, EventQueue queue, Consumer<Topic> onFirst) {
         this.settings = settings;
         this.queue = queue;
         this.onFirst = onFirst;
@@ -52,6 +52,43 @@ final class Publishes {
         }
     }
 
+    /** Record an entry that got its position, from its stored bytes. */
+    public void stored(Topic topic, ByteBuf entry, long ledgerId, long entryId) {
+        TopicLog log = see(topic).orElse(null);
+        if (log == null) {
+            return;
+        }
+        MessageMetadata metadata = METADATA.get();
+        int size = parse(entry, metadata);
+        if (!metadata.hasMarkerType()) {
+            if (isFirst(log, metadata)) {
+                onFirst.accept(topic);
+            }
+            queue.offer(new Message(content(topic.getName(), metadata, size), ledgerId, entryId));
+        }
+    }
+
+    /** Record an entry that was read, if it was stored before the topic was first seen. */
+    public void read(Topic topic, Entry entry) {
+        TopicLog log = settings.backlog() ? see(topic).orElse(null) : null;
+        if (log != null && log.takeBacklog(entry.getLedgerId(), entry.getEntryId())) {
+            MessageMetadata metadata = METADATA.get();
+            int size = parse(entry.getDataBuffer(), metadata);
+            if (!metadata.hasMarkerType()) {
+                isFirst(log, metadata); // a dispatcher's lock is held here, so the next sweep writes the line
+                queue.offer(new Message(content(topic.getName(), metadata, size), entry.getLedgerId(), entry.getEntryId()));
+            }
+        }
+    }
+
+    /** Read the metadata of a stored entry, and return its size in bytes without what the broker added. */
+    private static int parse(ByteBuf entry, MessageMetadata metadata) {
+        ByteBuf bytes = Commands.skipBrokerEntryMetadataIfExist(entry.duplicate());
+        int size = bytes.readableBytes();
+        Commands.parseMessageMetadata(bytes, metadata);
+        return size;
+    }
+
     /** Record an entry that is about to be sent, if it was stored before the topic was first seen. */
     void sent(Topic topic, Entry entry, MessageMetadata metadata) {
         if (!settings.backlog()) {
@@ -65,7 +102,7 @@ final class Publishes {
     }
 
     /** Remember the end of the topic's log when it is first seen; empty if it is not recorded. */
-    Optional<TopicLog> see(Topic topic) {
+    public Optional<TopicLog> see(Topic topic) {
         Optional<TopicLog> known = topics.get(topic.getName());
         return known != null ? known : topics.computeIfAbsent(topic.getName(), name -> {
             if (!settings.takesTopic(name) || BrokerView.isSystemTopic(name)) {

@@ -30,11 +30,12 @@ public final class Recorder implements AutoCloseable {
     private volatile boolean closing;
 
     /**
+     * @param form      the kind of log
      * @param sweep     called about once a second by the writer's thread: finds changes that no callback reports
      * @param onDeleted gets the names of the segments that retention deleted
      * @param onFailure gets each failure of the writer's thread, which continues, and the step that failed
      */
-    Recorder(Settings settings, LogWriter.Probe probe, Stats stats, Runnable sweep, Consumer<List<String>> onDeleted,
+    public Recorder(LogForm form, Settings settings, LogWriter.Probe probe, Stats stats, Runnable sweep, Consumer<List<String>> onDeleted,
              BiConsumer<String, Throwable> onFailure) {
         this.settings = settings;
         this.stats = stats;
@@ -43,18 +44,18 @@ public final class Recorder implements AutoCloseable {
         this.onFailure = onFailure;
         this.retention = new Retention(settings, stats);
         this.queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), Recorder::nowUs);
-        this.writer = new LogWriter(settings, probe, System::currentTimeMillis, Segment.DISK, stats);
+        this.writer = new LogWriter(form, settings, probe, System::currentTimeMillis, Segment.DISK, stats);
         this.thread = new Thread(this::run, "dispatch-audit-recorder");
         this.thread.setDaemon(true);
     }
 
     /** The queue for events and messages. */
-    EventQueue queue() {
+    public EventQueue queue() {
         return queue;
     }
 
     /** Complete the segments that an earlier run left open, and start. Returns the names of these segments. */
-    List<String> start() throws IOException {
+    public List<String> start() throws IOException {
         Files.createDirectories(settings.directory());
         List<String> recovered = SegmentSeries.recover(settings);
         thread.start();

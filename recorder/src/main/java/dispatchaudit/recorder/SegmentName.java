@@ -21,7 +21,7 @@ final class SegmentName {
 
     /** Matches this broker's segments, open ones too if {@code open}, and no other file of the folder. */
     static Pattern own(Settings settings, boolean open) {
-        return Pattern.compile("(events|messages)-" + Pattern.quote(settings.fileBroker())
+        return Pattern.compile("(events|trace|messages)-" + Pattern.quote(settings.fileBroker())
                 + "-\\d{8}T\\d{6}\\.\\d{3}Z-\\d+\\.jsonl(\\.gz)?" + (open ? "(\\.open)?" : ""));
     }
 }

@@ -57,6 +57,13 @@ public record Settings(Path directory, String cluster, String broker, String bro
                 reader.patterns("ExcludedSubscriptions", ""));
     }
 
+    /** The same for another folder. */
+    public Settings in(Path other) {
+        return new Settings(other, cluster, broker, brokerVersion, config, compression, keys, queueEvents, queueBytes, rotateBytes,
+                rotateMs, flushMs, syncMs, retryMs, keepMs, keepBytes, backlog, topics, excludedTopics, subscriptions,
+                excludedSubscriptions);
+    }
+
     /** True if the topic is to be recorded: it is persistent, matches the patterns, and is not excluded. */
     public boolean takesTopic(String topic) {
         return topic.startsWith("persistent://") && matches(topics, topic) && !matches(excludedTopics, topic);

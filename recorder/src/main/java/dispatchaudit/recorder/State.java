@@ -16,7 +16,7 @@ import java.util.Set;
  * @param cut         there were more holes or pending acks than are listed
  * @param hashRanges  by connection the hashes that it owns, pairs of first and last; empty = not read
  */
-record State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
+public record State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
              long timeUs, Map<Integer, List<int[]>> hashRanges) {
 
     State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,

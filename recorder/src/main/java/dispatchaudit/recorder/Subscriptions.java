@@ -259,9 +259,7 @@ final class Subscriptions {
         if (service == null) {
             return true; // the broker is shutting down, and closes its logs itself
         }
-        Optional<Topic> topic = service.getTopicReference(subscription.getTopicName());
-        return topic.isPresent() && topic.get() == subscription.getTopic()
-                && topic.get().getSubscription(subscription.getName()) == subscription;
+        return BrokerView.isServed(service, subscription);
     }
 
     private static String name(String topic, String subscription) {

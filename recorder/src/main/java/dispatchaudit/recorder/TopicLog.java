@@ -5,7 +5,7 @@ import java.util.HashMap;
 import java.util.Map;
 
 /** Finds the entries of a topic that the message log lacks because they were stored before the recorder saw the topic. */
-final class TopicLog {
+public final class TopicLog {
     private final long lastLedgerBefore;
     private final long lastEntryBefore;
     private final Map<Long, BitSet> written = new HashMap<>();

@@ -75,7 +75,7 @@ class EventQueueTest {
         queue.sent(log, 2, 46, 6, 3, 1, null); // another event lies between
         List<Integer> counts = new ArrayList<>();
         for (EventQueue.Item item : queue.take(0).items()) {
-            counts.add(item.event() instanceof Event.Sent sent ? sent.count() : 0);
+            counts.add(item.event().sentEntries());
         }
         assertEquals(List.of(3, 0, 1, 1, 1, 0, 1), counts);
         queue.sent(log, 2, 46, 6, 4, 1, null); // the writer has taken the line before

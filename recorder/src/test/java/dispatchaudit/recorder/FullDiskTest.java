@@ -33,7 +33,7 @@ class FullDiskTest {
     private void begin(Map<String, String> properties) {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-        writer = new LogWriter(settings, log -> null, clockMs::get, disk, stats);
+        writer = new LogWriter(LogForm.EVENTS, settings, log -> null, clockMs::get, disk, stats);
     }
 
     private static Event.ConsumerAdded added() {
@@ -164,7 +164,7 @@ class FullDiskTest {
             Settings settings = Reading.settings(own, Map.of("dispatchAuditRecorderQueueEvents", "200",
                     "dispatchAuditRecorderRotateSeconds", "7"));
             queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-            writer = new LogWriter(settings, log -> null, clockMs::get, disk, counted);
+            writer = new LogWriter(LogForm.EVENTS, settings, log -> null, clockMs::get, disk, counted);
             DispatcherLog[] logs = {new DispatcherLog("t", "a", "Key_Shared", -1, 1), new DispatcherLog("t", "b", "Shared", -1, 2)};
             long[] sent = new long[2];
             Random random = new Random(seed);

@@ -34,7 +34,7 @@ class LogWriterTest {
     private void begin(Map<String, String> properties) {
         Settings settings = Reading.settings(directory, properties);
         queue = new EventQueue(settings.queueEvents(), settings.queueBytes(), () -> 1000 * clockMs.get());
-        writer = new LogWriter(settings, log -> new State("5:0", "5:9", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
+        writer = new LogWriter(LogForm.EVENTS, settings, log -> new State("5:0", "5:9", List.of("5:4"), Map.of(1, List.of("5:1"), 9, List.of("5:2")), false, 1),
                 clockMs::get, Segment.DISK, stats);
     }
 
@@ -267,7 +267,7 @@ class LogWriterTest {
         Path file = directory.resolve("no-directory");
         Files.writeString(file, "");
         Settings settings = Reading.settings(file, Map.of());
-        LogWriter failing = new LogWriter(settings, log -> null, clockMs::get, Segment.DISK, stats);
+        LogWriter failing = new LogWriter(LogForm.EVENTS, settings, log -> null, clockMs::get, Segment.DISK, stats);
         queue.offer(log, added(1));
         EventQueue.Batch batch = queue.take(0);
         org.junit.jupiter.api.Assertions.assertThrows(IOException.class, () -> failing.write(batch));

@@ -18,7 +18,7 @@ class RecorderTest {
     private final DispatcherLog log = new DispatcherLog("persistent://public/default/t", "audit", "Shared", -1, 7);
 
     private Recorder recorder() throws Exception {
-        Recorder recorder = new Recorder(Reading.settings(directory, Map.of()), log -> null, new Stats(), () -> {
+        Recorder recorder = new Recorder(LogForm.EVENTS, Reading.settings(directory, Map.of()), log -> null, new Stats(), () -> {
             throw new AssertionError("a set of the broker that changed while it was read");
         }, deleted -> { }, (where, failure) -> failures.add(where + ": " + failure.getClass().getSimpleName()));
         recorder.start();

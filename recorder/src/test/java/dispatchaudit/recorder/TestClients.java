@@ -2,6 +2,7 @@ package dispatchaudit.recorder;
 
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dispatchaudit.harness.Witness;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;

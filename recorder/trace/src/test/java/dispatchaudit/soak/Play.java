@@ -1,0 +1,243 @@
+package dispatchaudit.soak;
+
+import dispatchaudit.harness.Witness;
+import dispatchaudit.soak.Script.Step;
+import dispatchaudit.trace.TraceSession;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.client.api.BatcherBuilder;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
+import org.apache.pulsar.client.api.KeySharedPolicy;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.ProducerBuilder;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.PulsarClientException;
+import org.apache.pulsar.client.api.Range;
+import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.client.api.TypedMessageBuilder;
+import org.apache.pulsar.common.policies.data.ManagedLedgerInternalStats.CursorStats;
+
+/** The run of one script on its own topic. For one thread. */
+final class Play implements AutoCloseable {
+    private static final String SUBSCRIPTION = "audit";
+    private static final int QUIET_AT_MOST_MS = 3000;
+    private static final int RACING_MS = 25;
+    private static final int DRAIN_ROUNDS = 120;
+    /** Rounds of the drain without a message, in which a limit or a delay may still hold something back. */
+    private static final int IDLE_ROUNDS = 4;
+    private static final int POLICY_MS = 700;
+
+    private final Script script;
+    private final String url;
+    private final Administration administration;
+    private final TraceSession session;
+    private final Witness witness;
+    private final PulsarClient client;
+    private final String topic;
+    private final Map<String, SoakConsumer> consumers = new LinkedHashMap<>();
+    private final Producer<String> producer;
+    private BusyMachine busy;
+    private int published;
+    private boolean limited;
+
+    Play(Script script, String url, Administration administration, TraceSession session, Witness witness) throws Exception {
+        this.script = script;
+        this.url = url;
+        this.administration = administration;
+        this.session = session;
+        this.witness = witness;
+        this.client = PulsarClient.builder().serviceUrl(url).build();
+        this.topic = administration.create("persistent://public/default/soak-" + script.name(), script.partitions(), script.partition());
+        administration.subscribe(topic, SUBSCRIPTION);
+        ProducerBuilder<String> builder = client.newProducer(Schema.STRING).topic(topic).blockIfQueueFull(true)
+                .enableBatching(script.batching());
+        if (script.batching()) {
+            builder.batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxMessages(5)
+                    .batchingMaxPublishDelay(5, TimeUnit.MILLISECONDS);
+        }
+        this.producer = builder.create();
+    }
+
+    /** Do all steps, then receive and acknowledge what is left. */
+    void run() throws Exception {
+        for (Step step : script.steps()) {
+            perform(step);
+            if (script.quietMs() > 0) {
+                quiet(script.quietMs());
+            }
+        }
+        drain();
+    }
+
+    private void perform(Step step) throws Exception {
+        SoakConsumer consumer = consumers.get(step.consumer());
+        if (step.consumer() != null && consumer == null && !step.what().equals("join")) {
+            return;
+        }
+        switch (step.what()) {
+            case "join" -> join(step);
+            case "leave" -> consumers.remove(step.consumer()).leave();
+            case "crash" -> consumers.remove(step.consumer()).crash();
+            case "publish" -> publish(step);
+            case "receive" -> consumer.receive(step.count());
+            case "ack" -> consumer.acknowledge(step.count(), step.random());
+            case "ack_cumulative" -> consumer.acknowledgeCumulatively();
+            case "nack" -> consumer.refuse(step.count(), step.random());
+            case "redeliver_all" -> consumer.redeliver();
+            case "pause" -> Thread.sleep(step.count());
+            case "busy" -> busy(step.count() > 0);
+            case "skip", "clear_backlog", "expire", "reset", "seek" -> moveCursor(step, consumer);
+            case "dispatch_rate" -> limit("dispatch_rate", () -> administration.dispatchRate(step.count()));
+            case "unacked_limit" -> limit("unacked_namespace", () -> administration.unackedLimit(step.count()));
+            default -> throw new IllegalArgumentException("no such step: " + step.what());
+        }
+    }
+
+    private void join(Step step) throws Exception {
+        if (consumers.containsKey(step.consumer())) {
+            return;
+        }
+        SubscriptionType type = SubscriptionType.valueOf(script.type());
+        PulsarClient own = PulsarClient.builder().serviceUrl(url).ioThreads(1).listenerThreads(1).build();
+        ConsumerBuilder<String> builder = own.newConsumer(Schema.STRING).topic(topic).subscriptionName(SUBSCRIPTION)
+                .subscriptionType(type).consumerName(step.consumer()).receiverQueueSize(step.queue()).priorityLevel(step.priority())
+                .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).negativeAckRedeliveryDelay(40, TimeUnit.MILLISECONDS);
+        if (type == SubscriptionType.Key_Shared) {
+            KeySharedPolicy policy = step.ranges() == null ? KeySharedPolicy.autoSplitHashRange() : KeySharedPolicy.stickyHashRange()
+                    .ranges(Arrays.stream(step.ranges()).map(range -> Range.of(range[0], range[1])).toArray(Range[]::new));
+            builder.keySharedPolicy(policy.setAllowOutOfOrderDelivery(step.outOfOrder()));
+        }
+        try {
+            Consumer<String> consumer = builder.subscribe();
+            witness.joined(step.consumer(), type == SubscriptionType.Key_Shared ? null : script.type());
+            consumers.put(step.consumer(), new SoakConsumer(step.consumer(), own, consumer, witness));
+        } catch (PulsarClientException refused) {
+            note("subscribe_rejected", Map.of("name", step.consumer(), "error", refused.getClass().getSimpleName()));
+            own.close();
+        }
+    }
+
+    private void publish(Step step) throws Exception {
+        List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+        for (String key : step.keys()) {
+            TypedMessageBuilder<String> message = producer.newMessage().value(Integer.toString(published + sent.size()));
+            if (key != null) {
+                message.key(key);
+            }
+            if (step.delayMs() > 0) {
+                message.deliverAfter(step.delayMs(), TimeUnit.MILLISECONDS);
+            }
+            sent.add(message.sendAsync());
+        }
+        producer.flush();
+        for (int i = 0; i < sent.size(); i++) {
+            witness.published(sent.get(i).get(30, TimeUnit.SECONDS), step.keys().get(i), published++);
+        }
+    }
+
+    private void moveCursor(Step step, SoakConsumer consumer) throws Exception {
+        note("step", Map.of("note", step.what()));
+        switch (step.what()) {
+            case "skip" -> administration.skip(topic, SUBSCRIPTION, step.count());
+            case "clear_backlog" -> administration.clearBacklog(topic, SUBSCRIPTION);
+            case "expire" -> administration.expire(topic, SUBSCRIPTION, step.count());
+            case "reset" -> administration.reset(topic, SUBSCRIPTION, step.count());
+            default -> consumer.consumer.seek(administration.away(topic, SUBSCRIPTION, step.count()));
+        }
+        quiet(250);
+        state(step.what());
+        if (step.what().equals("reset") || step.what().equals("seek")) {
+            for (SoakConsumer each : consumers.values()) {
+                each.refused(); // they were disconnected, and connect again
+            }
+        }
+    }
+
+    /** Set or lift a policy, and wait until the topic has it. */
+    private void limit(String what, Policy policy) throws Exception {
+        note("step", Map.of("note", what));
+        policy.set();
+        limited = true;
+        Thread.sleep(POLICY_MS);
+    }
+
+    private interface Policy {
+        void set() throws Exception;
+    }
+
+    private void busy(boolean on) throws InterruptedException {
+        if (busy != null) {
+            busy.end();
+            busy = null;
+        }
+        if (on) {
+            busy = new BusyMachine();
+            busy.begin();
+        }
+    }
+
+    private void drain() throws Exception {
+        busy(false);
+        note("step", Map.of("note", "drain"));
+        int idle = 0;
+        for (int round = 0; round < DRAIN_ROUNDS && idle < IDLE_ROUNDS; round++) {
+            int received = 0;
+            for (SoakConsumer consumer : consumers.values()) {
+                received += consumer.receive(300);
+                consumer.acknowledge(Integer.MAX_VALUE, 0);
+            }
+            quiet(script.quietMs() > 0 ? script.quietMs() : RACING_MS);
+            idle = received > 0 ? 0 : idle + 1;
+        }
+        state("drain");
+    }
+
+    /** Write where the cursor is when all is quiet, as the broker's statistics show it. */
+    private void state(String after) throws Exception {
+        CursorStats cursor = administration.cursor(topic, SUBSCRIPTION);
+        if (cursor != null) {
+            note("cursor_state", Map.of("after", after, "mark_delete", cursor.markDeletePosition, "read_position", cursor.readPosition,
+                    "individually_deleted", cursor.individuallyDeletedMessages));
+        }
+    }
+
+    private void note(String kind, Map<String, String> fields) {
+        session.note(topic, SUBSCRIPTION, kind, fields);
+    }
+
+    /** Wait until no line was added for so long, at most three seconds. */
+    private void quiet(int quietMs) throws InterruptedException {
+        long end = System.currentTimeMillis() + QUIET_AT_MOST_MS;
+        long seen = session.activity();
+        long since = System.currentTimeMillis();
+        while (System.currentTimeMillis() < end && System.currentTimeMillis() - since < quietMs) {
+            Thread.sleep(5);
+            long now = session.activity();
+            if (now != seen) {
+                seen = now;
+                since = System.currentTimeMillis();
+            }
+        }
+    }
+
+    @Override
+    public void close() throws Exception {
+        busy(false);
+        if (limited) {
+            administration.dispatchRate(0);
+            administration.unackedLimit(0);
+        }
+        for (SoakConsumer consumer : consumers.values()) {
+            consumer.leave();
+        }
+        client.close();
+    }
+}

@@ -1,0 +1,144 @@
+"""Judge recordings of played scripts: every decision by ``verify``, and the audit by what the clients saw."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tests.recorder.comparison import Audit, audited_all, differences, holes, unrecorded
+from tests.recorder.journal import steps
+from tests.recorder.truth import truth
+from tests.soak.script import CURSOR_MOVES, Script
+
+#: Counts of the recorder that are 0 unless lines are missing.
+_LOSSES = ("lost_events", "lost_messages", "failed_lines", "errors")
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A script that was played: its folder, and the recorder's counts."""
+
+    seed: int
+    script: Script
+    folder: Path
+    counts: dict[str, Any]
+    #: Kinds of lines that this build of the broker does not give.
+    missing: Sequence[str] = ()
+
+    @property
+    def recording(self) -> Path:
+        """The folder of the trace and the message log."""
+        return self.folder / "recording"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The judgement of one seed; a row of the file of results."""
+
+    seed: int
+    name: str
+    decisions: int = 0
+    uncertain: int = 0
+    divergent: int = 0
+    #: Class of decisions: how many, how many uncertain, how many divergent.
+    classes: dict[str, list[int]] = field(default_factory=dict)
+    first_divergence: dict[str, Any] | None = None
+    #: Why decisions were not compared.
+    not_judged: str | None = None
+    #: What the audit says and the clients saw otherwise.
+    disagreements: list[str] = field(default_factory=list)
+    #: Lines that the trace lacks, or why the script was not played.
+    failure: str | None = None
+    verdict: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """True if broker and core differ, or audit and clients."""
+        return self.divergent > 0 or bool(self.disagreements)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row."""
+        return asdict(self)
+
+
+def judge(played: Sequence[Played]) -> list[Result]:
+    """Judge recordings, by one call of each command as a user makes it."""
+    if not played:
+        return []
+    verified = _verified([one.recording for one in played])
+    audits = audited_all([one.recording for one in played])
+    results = []
+    for one, audit in zip(played, audits, strict=True):
+        name = f"{one.folder.name}/{one.recording.name}"
+        assert audit.verdict["recording"] == name
+        result = _of_decisions(one, [row for row in verified if row["recording"] == name])
+        lost = [f"{one.counts[count]} {count}" for count in _LOSSES if one.counts[count]]
+        lost += [f"no {kind} from some methods of this build" for kind in one.missing]
+        results.append(
+            replace(
+                result,
+                disagreements=disagreements(one, audit),
+                failure=f"the trace lacks lines: {', '.join(lost)}" if lost else None,
+                verdict=audit.verdict["verdict"],
+            )
+        )
+    return results
+
+
+def _verified(recordings: Sequence[Path]) -> list[dict[str, Any]]:
+    command = [str(Path(sys.executable).parent / "dispatch-audit"), "verify", *map(str, recordings), "--json"]
+    done = subprocess.run([*command, "--jobs", "1"], capture_output=True, text=True, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["recording"] for row in rows} == {
+        f"{recording.parent.name}/{recording.name}" for recording in recordings
+    }, f"exit {done.returncode}: {done.stderr[-2000:]}"
+    return rows
+
+
+def _of_decisions(played: Played, rows: Sequence[dict[str, Any]]) -> Result:
+    """Sum up the dispatchers of a recording; there are several if the subscription was made again."""
+    classes: dict[str, Counter[str]] = {}
+    for row in rows:
+        for name, counts in row["classes"].items():
+            classes.setdefault(name, Counter()).update(counts)
+    divergences = [row["first_divergence"] for row in rows if row["first_divergence"]]
+    findings = [finding["message"] for row in rows for finding in row["log_findings"]]
+    reasons = [row["not_judged"] for row in rows if row.get("not_judged")]
+    return Result(
+        played.seed,
+        played.script.name,
+        sum(row["decisions"] for row in rows),
+        sum(row["uncertain"] for row in rows),
+        sum(row["divergent"] for row in rows) + len(findings),
+        {
+            name: [counts["decisions"], counts["uncertain"], counts["divergent"]]
+            for name, counts in sorted(classes.items())
+        },
+        divergences[0] if divergences else {"log": findings[0]} if findings else None,
+        reasons[0] if reasons else None,
+    )
+
+
+def disagreements(played: Played, audit: Audit) -> list[str]:
+    """List what the clients saw and the recording or its audit say otherwise.
+
+    All receipts have to be in the trace, in their order. Order and repetition are compared where clients can tell: not where
+    a script moves the cursor, for clients do not know what becomes of deliveries under way, and not where no order is
+    promised.
+    """
+    seen = truth(steps(played.folder))
+    found = [f"lost lines: {hole}" for hole in holes(played.recording)]
+    found += [
+        f"{name} received {position[0]}:{position[1]}, and the trace did not send it then"
+        for name, position in unrecorded(seen, played.recording).items()
+    ]
+    script = played.script
+    if script.type == "Shared" or script.out_of_order or script.uses(*CURSOR_MOVES, "redeliver_all"):
+        return found
+    return found + differences(seen, audit)

@@ -1,0 +1,111 @@
+"""Scripts come from their seeds alone, results are kept, and what goes wrong is shrunk."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.soak import summary
+from tests.soak.judging import Result
+from tests.soak.running import Results
+from tests.soak.script import CLASSES, CURSOR_MOVES, Script, Step, class_of, is_quiet, script_of
+from tests.soak.shrinking import shrink
+
+SEEDS = range(400)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> list[Script]:
+    return [script_of(seed) for seed in SEEDS]
+
+
+def test_a_seed_gives_one_script(scripts: list[Script]) -> None:
+    again = [json.dumps(script_of(seed).as_json()) for seed in SEEDS]
+    assert again == [json.dumps(script.as_json()) for script in scripts]
+    assert len(set(again)) == len(again)
+
+
+def test_names_tell_class_and_pace(scripts: list[Script]) -> None:
+    assert {class_of(script.name) for script in scripts} == set(CLASSES)
+    assert [is_quiet(script.name) for script in scripts] == [seed % 2 == 0 for seed in SEEDS]
+    assert [script.quiet_ms > 0 for script in scripts] == [seed % 2 == 0 for seed in SEEDS]
+
+
+def test_all_actions_and_types_come(scripts: list[Script]) -> None:
+    kinds = Counter(step.what for script in scripts for step in script.steps)
+    assert {"join", "leave", "crash", "publish", "receive", "ack", "ack_cumulative", "nack", "redeliver_all"} <= set(kinds)
+    assert {*CURSOR_MOVES, "dispatch_rate", "unacked_limit", "busy"} <= set(kinds)
+    assert {script.type for script in scripts} == {"Key_Shared", "Failover", "Exclusive", "Shared"}
+    assert any(script.delays for script in scripts)
+    assert any(script.batching for script in scripts)
+    assert any(step.ranges for script in scripts for step in script.steps)
+    assert any(step.priority for script in scripts for step in script.steps)
+
+
+def test_a_step_names_a_consumer_that_has_joined(scripts: list[Script]) -> None:
+    for script in scripts:
+        joined: set[str | None] = {None}
+        for step in script.steps:
+            if step.what == "join":
+                joined.add(step.consumer)
+            assert step.consumer in joined
+
+
+def test_sticky_ranges_of_connected_consumers_do_not_overlap(scripts: list[Script]) -> None:
+    for script in scripts:
+        owned: dict[str | None, set[int]] = {}
+        for step in script.steps:
+            if step.what == "join" and step.ranges is not None:
+                own = {hash_ for start, end in step.ranges for hash_ in range(start, end + 1)}
+                assert not any(own & other for other in owned.values())
+                owned[step.consumer] = own
+            elif step.what in ("leave", "crash"):
+                owned.pop(step.consumer, None)
+
+
+def test_results_are_kept_and_a_cut_row_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "results.jsonl"
+    row = Result(3, "3-ch-racing", 10, 1, 0, {"dispatch": [10, 1, 0]})
+    Results(file).add(row)
+    with file.open("a") as cut:
+        cut.write('{"seed": 4, "na')
+    results = Results(file)
+    assert results.rows == [row]
+    assert results.left([2, 3, 4]) == [2, 4]
+    results.add(replace(row, seed=4))
+    assert [kept.seed for kept in Results(file).rows] == [3, 4]
+
+
+def test_shrinking_ends_at_its_limit() -> None:
+    script = replace(script_of(0), steps=tuple(Step("pause", count=i) for i in range(64)))
+    tried: list[int] = []
+
+    def still(shorter: Script) -> bool:
+        tried.append(len(shorter.steps))
+        return any(step.count == 40 for step in shorter.steps)
+
+    assert shrink(script, still, 3).steps == script.steps[32:48]
+    assert tried == [32, 32, 16] or len(tried) == 3
+
+
+def test_the_summary_adds_up() -> None:
+    rows = [
+        Result(0, "0-ch-quiet", 100, 0, 0, {"dispatch": [60, 0, 0], "hash": [40, 0, 0]}),
+        Result(2, "2-ch-quiet", 50, 1, 2, {"dispatch": [50, 1, 2]}),
+        Result(1, "1-sticky-racing", 10, 5, 0, {"dispatch": [10, 5, 0]}, disagreements=["order: …"]),
+        Result(5, "5-shared-racing", not_judged="Shared"),
+    ]
+    text = [line.split() for line in summary.lines(rows)]
+    assert ["ch,", "quiet", "2", "150", "2", "0.667", "%", "0", "0", "0"] in text
+    assert ["all", "racing", "2", "10", "0", "50.000", "%", "1", "1", "0"] in text
+    assert ["dispatch", "120", "2", "5.000", "%"] in text
+
+
+def test_what_is_wrong() -> None:
+    assert Result(0, "0-ch-quiet", divergent=1).wrong
+    assert Result(0, "0-ch-quiet", disagreements=["x"]).wrong
+    assert not Result(0, "0-ch-quiet", not_judged="x", failure="y").wrong
