@@ -144,6 +144,8 @@ class Soak:
                     again = replace(played, script=shorter, folder=folder, counts=driver.play(shorter, folder))
                 except DriverError:
                     return False
+                if not again.recording.is_dir() or not any(again.recording.glob("trace-*")):
+                    continue  # nobody has joined
                 (other,) = judge([again])
                 same = bool(other.divergent) == bool(result.divergent) and other.wrong
                 if same:

@@ -17,6 +17,14 @@ public final class Tracing {
     private Tracing() {
     }
 
+    /** Called by an advice that has failed before it came here: its line is missing, and nobody knows from which trace. */
+    public static void adviceFailed(Throwable failure) {
+        TraceSession present = session;
+        if (present != null) {
+            present.failed("an advice", failure);
+        }
+    }
+
     /** Makes a line about a connection; null = there is none. */
     interface OfConsumer {
         Event line(DispatcherTrace trace, int consumer) throws Exception;
