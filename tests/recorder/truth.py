@@ -153,7 +153,8 @@ class _Observer:
         name, message = step.consumer, _message(step)
         self.truth.received += 1
         self._count_entry(name, message)
-        if step.position < self._given[name].get(step.key, step.position):
+        keyed = step.key is not None  # other messages have no order
+        if keyed and step.position < self._given[name].get(step.key, step.position):
             if (name, step.position) in self._refused:
                 self.truth.doubtful.add((name, step.key, step.position))
             elif name in self._may_rewind:
@@ -164,7 +165,7 @@ class _Observer:
         if message in self._unacknowledged.get(name, ()):
             self.truth.again_in_hand.add(message)
         for other, unacknowledged in self._unacknowledged.items():
-            if other != name and any(
+            if keyed and other != name and any(
                 k == step.key and p <= step.position for (p, _), k in unacknowledged.items()
             ):
                 self.truth.split_keys.add(step.key)

@@ -21,17 +21,26 @@ def _seeds(text: str) -> range:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="judge a broker by seeded clients")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak", description="judge a broker by seeded clients"
+    )
     parser.add_argument("--seeds", type=_seeds, default=range(20), help="a..b, both played (default: 0..19)")
     parser.add_argument("--release", required=True, help="of the broker, as Maven knows it")
     parser.add_argument("--target", type=Path, required=True, help="what .ci/soak has built")
     parser.add_argument("--home", type=Path, help="results (default: .dispatch-audit/soak/RELEASE)")
     parser.add_argument("--jobs", type=int, default=1, help="brokers at the same time (default: %(default)s)")
+    parser.add_argument(
+        "--shrink",
+        type=int,
+        default=40,
+        metavar="N",
+        help="play at most N shorter scripts of one that goes wrong (default: %(default)s)",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the recordings of all seeds")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the brokers end too
     home = options.home or Path(".dispatch-audit/soak") / options.release
-    soak = Soak(options.target.resolve(), options.release, home.resolve(), _say, options.keep)
+    soak = Soak(options.target.resolve(), options.release, home.resolve(), _say, options.keep, options.shrink)
     results = soak.run(options.seeds, options.jobs)
     rows = [row for row in results.rows if row.seed in options.seeds]
     sys.stdout.write("\n".join(["", *summary.lines(rows)]) + "\n")
@@ -42,7 +51,9 @@ def main() -> int:
     for row in failed:
         sys.stdout.write(f"failed: {row.name}: {row.failure}\n")
     decisions = sum(row.decisions for row in rows)
-    sys.stdout.write(f"{len(rows)} seeds, {decisions:,} decisions, {len(wrong)} seeds wrong, {len(failed)} failed\n")
+    sys.stdout.write(
+        f"{len(rows)} seeds, {decisions:,} decisions, {len(wrong)} seeds wrong, {len(failed)} failed\n"
+    )
     return 1 if wrong else 2 if failed or not decisions else 0
 
 

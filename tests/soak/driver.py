@@ -32,7 +32,9 @@ class Driver:
         pom = (ROOT / "recorder" / "pom.xml").read_text(encoding="utf-8")
         opens = re.search(r"<broker\.opens>(.*?)</broker\.opens>", pom, re.DOTALL)
         assert opens is not None
-        classpath = f"{target / 'test-classes'}:{(target / f'broker-{release}.classpath').read_text().strip()}"
+        classpath = (
+            f"{target / 'test-classes'}:{(target / f'broker-{release}.classpath').read_text().strip()}"
+        )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [

@@ -21,8 +21,6 @@ from tests.soak.shrinking import shrink
 
 #: Seeds that are judged by one call of a command, which takes seconds to begin.
 BATCH = 8
-#: Scripts that are played to shrink one.
-_SHRINKING = 60
 #: How often a script of a racing seed is played before it counts as one that does not diverge.
 _RACING_TRIES = 3
 
@@ -72,6 +70,8 @@ class Soak:
     home: Path
     say: Callable[[str], None]
     keep: bool = False
+    #: Scripts that are played to shrink one that went wrong.
+    shrinking: int = 40
     _number: count[int] = field(default_factory=count)
 
     def run(self, seeds: Sequence[int], jobs: int) -> Results:
@@ -109,15 +109,14 @@ class Soak:
                 self.say(f"{script.name}: {error}")
         for one, result in zip(played, judge(played), strict=True):
             if result.wrong:
-                self.say(f"{result.name}: {_reason(result)}; shrinking")
-                driver = self._running(driver)
                 self._keep(one.folder, result.name)
-                self._shrink(driver, one, result)
             elif self.keep:
                 self._keep(one.folder, result.name, "played")
             results.add(result)
-            if not result.wrong:
-                self.say(f"{result.name}: {_reason(result)}")
+            self.say(f"{result.name}: {_reason(result)}")
+            if result.wrong and self.shrinking:
+                driver = self._running(driver)
+                self._shrink(driver, one, result)
         for one in played:
             shutil.rmtree(one.folder.parent, ignore_errors=True)
         return driver
@@ -141,7 +140,9 @@ class Soak:
                 shorter = replace(script, name=f"{script.name}-{number}")
                 folder = self.home / "playing" / str(number) / shorter.name
                 try:
-                    again = replace(played, script=shorter, folder=folder, counts=driver.play(shorter, folder))
+                    again = replace(
+                        played, script=shorter, folder=folder, counts=driver.play(shorter, folder)
+                    )
                 except DriverError:
                     return False
                 if not again.recording.is_dir() or not any(again.recording.glob("trace-*")):
@@ -155,8 +156,11 @@ class Soak:
                     return True
             return False
 
-        short = shrink(played.script, still, _SHRINKING)
-        self.say(f"{result.name}: {len(short.steps)} of {len(played.script.steps)} steps are enough")
+        short = shrink(played.script, still, self.shrinking)
+        if len(short.steps) < len(played.script.steps):
+            self.say(f"{result.name}: {len(short.steps)} of {len(played.script.steps)} steps are enough")
+        else:
+            self.say(f"{result.name}: played again, it did not go wrong with fewer steps")
 
 
 def _shares(batches: Sequence[Sequence[int]], jobs: int) -> list[Sequence[Sequence[int]]]:
@@ -168,4 +172,6 @@ def _reason(result: Result) -> str:
         return f"{result.divergent} of {result.decisions:,} decisions divergent, first: {result.first_divergence}"
     if result.disagreements:
         return "; ".join(result.disagreements)
-    return result.failure or result.not_judged or f"{result.decisions:,} decisions, {result.uncertain} uncertain"
+    return (
+        result.failure or result.not_judged or f"{result.decisions:,} decisions, {result.uncertain} uncertain"
+    )

@@ -196,7 +196,12 @@ class _Writer:
         count = choice.randint(40, 80)
         specials = sorted(choice.sample(range(10, count - 5), 2)) if self.special else []
         weighted: list[tuple[float, Callable[[], None]]] = [
-            (12, lambda: self._join(kind, most, out_of_order=out_of_order, subscription_type=subscription_type)),
+            (
+                12,
+                lambda: self._join(
+                    kind, most, out_of_order=out_of_order, subscription_type=subscription_type
+                ),
+            ),
             (8, self._leave),
             (25, lambda: self._publish(keys)),
             (20, self._receive),
@@ -238,9 +243,7 @@ class _Writer:
         priority = 1 if choice.random() < 0.2 else 0
         queue = choice.choice([1, 3, 10, 50, 200])
         self.steps.append(
-            Step(
-                "join", name, queue=queue, priority=priority, ranges=ranges, out_of_order=out_of_order
-            )
+            Step("join", name, queue=queue, priority=priority, ranges=ranges, out_of_order=out_of_order)
         )
         if len(self.connected) < most:
             self.connected.append(name)

@@ -19,7 +19,11 @@ def lines(results: Sequence[Result]) -> list[str]:
     rows = [_HEAD, *(_row(name, group) for name, group in groups.items())]
     for how, is_so in (("quiet", True), ("racing", False)):
         rows.append(_row(f"all {how}", [row for row in results if is_quiet(row.name) == is_so]))
-    return [*_aligned(rows), "", *_aligned([("class", "decisions", "divergent", "uncertain"), *_classes(results)])]
+    return [
+        *_aligned(rows),
+        "",
+        *_aligned([("class", "decisions", "divergent", "uncertain"), *_classes(results)]),
+    ]
 
 
 def _row(name: str, group: Sequence[Result]) -> tuple[str, ...]:
@@ -60,6 +64,11 @@ def _share(part: int, whole: int) -> str:
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]).rstrip()
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
         for row in rows
     ]

@@ -37,7 +37,17 @@ def test_names_tell_class_and_pace(scripts: list[Script]) -> None:
 
 def test_all_actions_and_types_come(scripts: list[Script]) -> None:
     kinds = Counter(step.what for script in scripts for step in script.steps)
-    assert {"join", "leave", "crash", "publish", "receive", "ack", "ack_cumulative", "nack", "redeliver_all"} <= set(kinds)
+    assert {
+        "join",
+        "leave",
+        "crash",
+        "publish",
+        "receive",
+        "ack",
+        "ack_cumulative",
+        "nack",
+        "redeliver_all",
+    } <= set(kinds)
     assert {*CURSOR_MOVES, "dispatch_rate", "unacked_limit", "busy"} <= set(kinds)
     assert {script.type for script in scripts} == {"Key_Shared", "Failover", "Exclusive", "Shared"}
     assert any(script.delays for script in scripts)

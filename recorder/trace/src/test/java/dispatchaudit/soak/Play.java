@@ -28,7 +28,7 @@ import org.apache.pulsar.common.policies.data.ManagedLedgerInternalStats.CursorS
 /** The run of one script on its own topic. For one thread. */
 final class Play implements AutoCloseable {
     private static final String SUBSCRIPTION = "audit";
-    private static final int QUIET_AT_MOST_MS = 3000;
+    private static final int QUIET_AT_MOST_MS = 1000;
     private static final int RACING_MS = 25;
     private static final int DRAIN_ROUNDS = 120;
     /** Rounds of the drain without a message, in which a limit or a delay may still hold something back. */
@@ -213,7 +213,7 @@ final class Play implements AutoCloseable {
         session.note(topic, SUBSCRIPTION, kind, fields);
     }
 
-    /** Wait until no line was added for so long, at most three seconds. */
+    /** Wait until no line was added for so long, at most a second: a dispatcher may try to read for ever. */
     private void quiet(int quietMs) throws InterruptedException {
         long end = System.currentTimeMillis() + QUIET_AT_MOST_MS;
         long seen = session.activity();
