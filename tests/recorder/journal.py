@@ -32,7 +32,10 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A line of a journal. ``position`` to ``number`` are those of a message, else (-1, -1), -1, "" and -1."""
+    """A line of a journal. ``position`` to ``number`` are those of a message, else (-1, -1), -1, "" and -1.
+
+    ``key`` is "" for a message without a key.
+    """
 
     t_ns: int
     what: str
@@ -81,4 +84,5 @@ def _read(folder: Path) -> Iterator[Step]:
             if "position" in row:
                 ledger, entry = row["position"].split(":")
                 row["position"] = (int(ledger), int(entry))
+                row["key"] = row["key"] or ""
             yield Step(**row)

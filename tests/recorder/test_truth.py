@@ -42,6 +42,12 @@ def test_going_back_is_out_of_order() -> None:
     assert seen(got("c1", 3), got("c1", 1)).out_of_order == {("c1", "k", (3, 1))}
 
 
+def test_messages_without_a_key_have_no_order() -> None:
+    clean = seen(got("c1", 3, ""), got("c1", 1, ""), got("c2", 4, ""))
+    assert (clean.out_of_order, clean.broken_keys) == (set(), set())
+    assert seen(got("c1", 1, ""), got("c2", 1, "")).at_two == {((3, 1), -1)}, "but they come once"
+
+
 def test_what_was_refused_may_come_late() -> None:
     nacked = ("nacked", "c1", 1, "k")
     late = seen(got("c1", 1), nacked, got("c1", 3), got("c1", 1))

@@ -153,7 +153,7 @@ class _Observer:
         name, message = step.consumer, _message(step)
         self.truth.received += 1
         self._count_entry(name, message)
-        keyed = step.key is not None  # other messages have no order
+        keyed = step.key != ""  # other messages have no order
         if keyed and step.position < self._given[name].get(step.key, step.position):
             if (name, step.position) in self._refused:
                 self.truth.doubtful.add((name, step.key, step.position))
@@ -165,8 +165,10 @@ class _Observer:
         if message in self._unacknowledged.get(name, ()):
             self.truth.again_in_hand.add(message)
         for other, unacknowledged in self._unacknowledged.items():
-            if keyed and other != name and any(
-                k == step.key and p <= step.position for (p, _), k in unacknowledged.items()
+            if (
+                keyed
+                and other != name
+                and any(k == step.key and p <= step.position for (p, _), k in unacknowledged.items())
             ):
                 self.truth.split_keys.add(step.key)
             if other != name and message in unacknowledged:

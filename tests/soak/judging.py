@@ -72,9 +72,7 @@ def judge(played: Sequence[Played]) -> list[Result]:
     if not played:
         return []
     verified = _verified([one.recording for one in played])
-    audits = {
-        audit.verdict["recording"]: audit for audit in audited_all([one.recording for one in played])
-    }
+    audits = {audit.verdict["recording"]: audit for audit in audited_all([one.recording for one in played])}
     results = []
     for one in played:
         name = f"{one.folder.name}/{one.recording.name}"
@@ -130,7 +128,7 @@ def _of_decisions(played: Played, rows: Sequence[dict[str, Any]]) -> Result:
 def disagreements(played: Played, audit: Audit) -> list[str]:
     """List what the clients saw and the recording or its audit say otherwise.
 
-    All receipts have to be in the trace, in their order. The rest is compared where clients can tell (``_comparable``).
+    All receipts have to be in the trace, in their order. The rest is compared where clients can tell (``comparable``).
     """
     seen = truth(steps(played.folder))
     found = [f"lost lines: {hole}" for hole in holes(played.recording)]
@@ -138,15 +136,16 @@ def disagreements(played: Played, audit: Audit) -> list[str]:
         f"{name} received {position[0]}:{position[1]}, and the trace did not send it then"
         for name, position in unrecorded(seen, played.recording).items()
     ]
-    comparable = _comparable(played.script)
-    return found + [line for line in differences(seen, audit) if line.split(":", 1)[0] in comparable]
+    labels = comparable(played.script)
+    return found + [line for line in differences(seen, audit) if line.split(":", 1)[0] in labels]
 
 
-def _comparable(script: Script) -> frozenset[str]:
+def comparable(script: Script) -> frozenset[str]:
     """Return the comparisons of ``differences`` that hold for a script.
 
-    Completeness never does: it fails, too, for keys that wait long for a slow client. A client does not know what becomes of
-    deliveries under way when the cursor is moved, or when it asks for everything again. Shared subscriptions promise no order.
+    Completeness never does: it fails, too, for keys that wait long for a slow client. A client does not know what becomes
+    of deliveries under way when the cursor is moved, or when it asks for everything again. Shared subscriptions promise no
+    order.
     A hand-over delivers again what waits in another client's queue, so that a client sees it after its acknowledgement.
     Nobody owns some hashes of sticky consumers.
     """
