@@ -71,19 +71,19 @@ def judge(played: Sequence[Played]) -> list[Result]:
     """Judge recordings, by one call of each command as a user makes it."""
     if not played:
         return []
-    verified = _verified([one.recording for one in played])
-    audits = {audit.verdict["recording"]: audit for audit in audited_all([one.recording for one in played])}
+    verified = _verified([play.recording for play in played])
+    audits = {audit.verdict["recording"]: audit for audit in audited_all([play.recording for play in played])}
     results = []
-    for one in played:
-        name = f"{one.folder.name}/{one.recording.name}"
+    for play in played:
+        name = f"{play.folder.name}/{play.recording.name}"
         audit = audits[name]
-        result = _of_decisions(one, [row for row in verified if row["recording"] == name])
-        lost = [f"{one.counts[count]} {count}" for count in _LOSSES if one.counts[count]]
-        lost += [f"no {kind} from some methods of this build" for kind in one.missing]
+        result = _of_decisions(play, [row for row in verified if row["recording"] == name])
+        lost = [f"{play.counts[count]} {count}" for count in _LOSSES if play.counts[count]]
+        lost += [f"no {kind} from some methods of this build" for kind in play.missing]
         results.append(
             replace(
                 result,
-                disagreements=disagreements(one, audit),
+                disagreements=disagreements(play, audit),
                 failure=f"the trace lacks lines: {', '.join(lost)}" if lost else None,
                 verdict=audit.verdict["verdict"],
             )

@@ -107,18 +107,18 @@ class Soak:
             except DriverError as error:
                 results.add(Result(seed, script.name, failure=str(error)))
                 self.say(f"{script.name}: {error}")
-        for one, result in zip(played, judge(played), strict=True):
+        for play, result in zip(played, judge(played), strict=True):
             if result.wrong:
-                self._keep(one.folder, result.name)
+                self._keep(play.folder, result.name)
             elif self.keep:
-                self._keep(one.folder, result.name, "played")
+                self._keep(play.folder, result.name, "played")
             results.add(result)
             self.say(f"{result.name}: {_reason(result)}")
             if result.wrong and self.shrinking:
                 driver = self._running(driver)
-                self._shrink(driver, one, result)
-        for one in played:
-            shutil.rmtree(one.folder.parent, ignore_errors=True)
+                self._shrink(driver, play, result)
+        for play in played:
+            shutil.rmtree(play.folder.parent, ignore_errors=True)
         return driver
 
     def _running(self, driver: Driver | None) -> Driver:

@@ -232,14 +232,14 @@ class _Writer:
         ranges = None
         if kind == "sticky":
             taken = {slot for slots in self.slots.values() for slot in slots}
-            mine = [slot for slot in range(_SLOTS) if slot not in taken and choice.random() < 0.35]
-            if not mine:
+            free = [slot for slot in range(_SLOTS) if slot not in taken and choice.random() < 0.35]
+            if not free:
                 return
-            ranges = tuple((slot * _SLOT, slot * _SLOT + _SLOT - 1) for slot in mine)
+            ranges = tuple((slot * _SLOT, slot * _SLOT + _SLOT - 1) for slot in free)
         self.joined += 1
         name = f"c{self.joined}"
         if ranges is not None:
-            self.slots[name] = mine
+            self.slots[name] = free
         priority = 1 if choice.random() < 0.2 else 0
         queue = choice.choice([1, 3, 10, 50, 200])
         self.steps.append(
