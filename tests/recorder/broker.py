@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -39,8 +39,12 @@ _OPENS = (
 class Broker:
     """A broker whose files are all below ``folder``: ``recording`` (the segments), the stores, a log of each start."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """Prepare it; ``settings`` have ``broker.conf`` names, ``options`` are of its JVM."""
         self.folder = folder
+        self._options = options
         self.recording = folder / "recording"
         self._settings = dict(settings or {})
         self._ports = [_free_port() for _ in range(3)]
@@ -82,6 +86,7 @@ class Broker:
                     "java",
                     *memory,
                     *opens,
+                    *self._options,
                     "dispatchaudit.recorder.RealBroker",
                     str(self.folder),
                     *ports,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,11 +44,11 @@ def brokers() -> Iterator[Starts]:
 def _starting() -> Iterator[Start]:
     running: list[Broker] = []
 
-    def start(name: str, settings: Mapping[str, str] | None = None) -> Broker:
+    def start(name: str, settings: Mapping[str, str] | None = None, options: Sequence[str] = ()) -> Broker:
         folder = TARGET / "it" / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        started = Broker(folder, settings)
+        started = Broker(folder, settings, options)
         running.append(started)
         started.start()
         return started
