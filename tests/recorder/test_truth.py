@@ -59,6 +59,17 @@ def test_again_while_it_is_in_hand() -> None:
     assert not seen(got("c1", 1), ("nacked", "c1", 1, "k"), got("c1", 1)).repeated
 
 
+def test_an_entry_is_refused_as_a_whole() -> None:
+    batch = [
+        Step(0, "joined", "c1"),
+        *(Step(at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        Step(3, "nacked", "c1", (3, 1), 2, "k", 2),
+    ]
+    again = [Step(3 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)]
+    assert not truth([*batch, *again]).repeated
+    assert truth([*batch, *again, Step(9, "received", "c1", (3, 1), 1, "k", 1)]).repeated
+
+
 def test_a_key_at_two_consumers_is_split_until_the_first_is_done() -> None:
     assert seen(got("c1", 1), got("c2", 2)).split_keys == {"k"}
     assert seen(got("c1", 1), acked("c1", 1), got("c2", 2)).split_keys == set()

@@ -189,7 +189,9 @@ class _Observer:
             self._acked.setdefault(_message(step), self.truth.reloads)
 
     def _refuse(self, step: Step) -> None:
-        self._unacknowledged.get(step.consumer, {}).pop(_message(step), None)
+        unacknowledged = self._unacknowledged.get(step.consumer, {})
+        for message in [message for message in unacknowledged if message[0] == step.position]:
+            del unacknowledged[message]  # the broker sends all messages of an entry again
         self._refused.add((step.consumer, step.position))
 
     def _count_entry(self, name: str, message: Message) -> None:

@@ -19,6 +19,9 @@ from tests.soak.script import CURSOR_MOVES, Script, class_of
 #: Counts of the recorder that are 0 unless lines are missing.
 _LOSSES = ("lost_events", "lost_messages", "failed_lines", "errors")
 
+#: The log has the deliveries that were on their way when a client left or crashed, so it may show more than clients saw.
+_ONLY_IN_THE_LOG = "the audit says FAIL, the clients saw PASS"
+
 
 @dataclass(frozen=True, slots=True)
 class Played:
@@ -137,22 +140,28 @@ def disagreements(played: Played, audit: Audit) -> list[str]:
         for name, position in unrecorded(seen, played.recording).items()
     ]
     labels = comparable(played.script)
-    return found + [line for line in differences(seen, audit) if line.split(":", 1)[0] in labels]
+    return found + [
+        line
+        for line in differences(seen, audit)
+        if line.split(":", 1)[0] in labels and not line.endswith(_ONLY_IN_THE_LOG)
+    ]
 
 
 def comparable(script: Script) -> frozenset[str]:
     """Return the comparisons of ``differences`` that hold for a script.
 
-    Completeness never does: it fails, too, for keys that wait long for a slow client. A client does not know what becomes
-    of deliveries under way when the cursor is moved, or when it asks for everything again. Shared subscriptions promise no
-    order.
-    A hand-over delivers again what waits in another client's queue, so that a client sees it after its acknowledgement.
-    Nobody owns some hashes of sticky consumers.
+    * Completeness never does: it fails, too, for keys that wait long for a slow client.
+    * A client does not know what becomes of deliveries under way when the cursor is moved, or when it asks for everything.
+    * Shared subscriptions promise no order.
+    * A hand-over delivers again what waits in another client's queue, so that a client sees it after its acknowledgement.
+    * Nobody owns some hashes of sticky consumers, and a dispatcher of 3.x may stall for good: a log that ends soon after does
+      not prove that anything was never delivered.
     """
     always = {"quarantined lines", "input"}
     if script.uses(*CURSOR_MOVES, "redeliver_all"):
         return frozenset(always)
-    everything = always | {"never received"}
+    stays_unsent = any(word in class_of(script.name) for word in ("sticky", "classic"))
+    everything = always if stays_unsent else always | {"never received"}
     if script.type in ("Failover", "Exclusive"):
         return frozenset(everything | {"seen backwards, not found"})
     if script.type == "Shared" or script.out_of_order:
@@ -166,4 +175,4 @@ def comparable(script: Script) -> frozenset[str]:
         "seen after its ack, not found",
         "found after its ack, not seen",
     }
-    return frozenset(order | (always if class_of(script.name) == "sticky" else everything))
+    return frozenset(order | everything)

@@ -29,7 +29,7 @@ import org.apache.pulsar.common.policies.data.ManagedLedgerInternalStats.CursorS
 final class Play implements AutoCloseable {
     private static final String SUBSCRIPTION = "audit";
     private static final int QUIET_AT_MOST_MS = 1000;
-    private static final int RACING_MS = 25;
+    private static final int RACING_MS = 100;
     private static final int DRAIN_ROUNDS = 120;
     /** Rounds of the drain without a message, in which a limit or a delay may still hold something back. */
     private static final int IDLE_ROUNDS = 4;
