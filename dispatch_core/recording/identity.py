@@ -250,11 +250,12 @@ def _checked_header(text: str, content: Content) -> dict[str, Any]:
         raise HeaderError("incarnation", f"expected an integer from 0, found {json.dumps(incarnation)[:60]}")
     if values.get("config") is not None and not isinstance(values["config"], dict):
         raise HeaderError("config", "expected an object of broker.conf names and values")
-    records = values.get("records")
-    if records is not None and not (
-        isinstance(records, list) and all(isinstance(name, str) for name in records)
-    ):
-        raise HeaderError("records", "expected a list of names of kinds and fields")
+    for field in ("records", "missing"):
+        names = values.get(field)
+        if names is not None and not (
+            isinstance(names, list) and all(isinstance(name, str) for name in names)
+        ):
+            raise HeaderError(field, "expected a list of names of kinds and fields")
     return values
 
 

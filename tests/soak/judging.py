@@ -154,8 +154,8 @@ def comparable(script: Script) -> frozenset[str]:
     * A client does not know what becomes of deliveries under way when the cursor is moved, or when it asks for everything.
     * Shared subscriptions promise no order.
     * A hand-over delivers again what waits in another client's queue, so that a client sees it after its acknowledgement.
-    * Nobody owns some hashes of sticky consumers, and a dispatcher of 3.x may stall for good: a log that ends soon after does
-      not prove that anything was never delivered.
+    * Nobody owns some hashes of sticky consumers, and a dispatcher of 3.x may stall for good: if the log ends soon after,
+      it does not prove that anything was never delivered.
     """
     always = {"quarantined lines", "input"}
     if script.uses(*CURSOR_MOVES, "redeliver_all"):

@@ -233,6 +233,9 @@ def _not_replayed(log: DispatcherLog, profile: Profile, facts: TraceFacts) -> st
     """Return the reason why a log with these rules is not replayed; None = it is."""
     if not facts.reads_logged:
         return NO_TRACE
+    missing = log.header.get("missing")
+    if missing:
+        return f"the trace lacks lines of kind {', '.join(missing)}, which its recorder could not write in this build"
     if profile.dispatcher is Dispatcher.SHARED:
         return f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
     rebuilt = rebuilt_at(log, profile)

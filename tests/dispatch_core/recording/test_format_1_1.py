@@ -100,10 +100,11 @@ def test_keys_in_a_header_of_messages_are_no_keys_of_an_entry():
     assert set(fields[0].values()) == {None}
 
 
-@pytest.mark.parametrize("records", ["cursor_moved", [1], {}])
-def test_a_header_whose_records_are_no_names_is_refused(records):
-    ((_, field, reason), *_) = read([HEADER | {"records": records}, *LINES]).refused
-    assert (field, reason) == ("records", "expected a list of names of kinds and fields")
+@pytest.mark.parametrize("name", ["records", "missing"])
+@pytest.mark.parametrize("names", ["cursor_moved", [1], {}])
+def test_a_header_whose_records_are_no_names_is_refused(name, names):
+    ((_, field, reason), *_) = read([HEADER | {name: names}, *LINES]).refused
+    assert (field, reason) == (name, "expected a list of names of kinds and fields")
 
 
 def written(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +110,12 @@ def test_late_entries_are_found_by_their_ordinals_after_a_drop() -> None:
     assert late.may_have_come(state, 8_000_000)
     state.s[READ_POSITION] = 1
     assert not late.may_have_come(state, 8_000_000)
+
+
+def test_a_trace_without_some_kinds_is_not_judged() -> None:
+    log = log_of(SAMPLES[0])
+    partial = replace(log, header={**log.header, "missing": ["rewind", "usable_seen"]})
+    result = verify(partial)
+    assert result.not_judged is not None
+    assert "lacks lines of kind rewind, usable_seen" in result.not_judged
+    assert verify(replace(log, header={**log.header, "missing": []})).not_judged is None
