@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.soak import running
 from tests.soak.driver import ROOT
-from tests.soak.judging import Result
+from tests.soak.judging import Played, Result, judge
 from tests.soak.running import Results, Soak
 from tests.soak.script import script_of
 
@@ -87,3 +89,27 @@ def test_the_driver_plays_what_the_seed_says(results: Results, home: Path) -> No
     for row in results.rows:
         played = json.loads((home / "played" / row.name / "script.json").read_text(encoding="utf-8"))
         assert played == json.loads(json.dumps(script_of(row.seed).as_json()))
+
+
+def test_what_goes_wrong_is_kept_and_shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every negative acknowledgement made a broker diverge."""
+
+    def diverging(played: Sequence[Played]) -> list[Result]:
+        results = judge(played)
+        return [
+            replace(result, divergent=1) if play.script.uses("nack") else result
+            for play, result in zip(played, results, strict=True)
+        ]
+
+    monkeypatch.setattr(running, "judge", diverging)
+    said: list[str] = []
+    results = Soak(TARGET, RELEASE, tmp_path, said.append, shrinking=5).run([6], jobs=1)
+    assert [row.divergent for row in results.rows] == [1]
+    kept = json.loads((tmp_path / "wrong" / "6-ch-quiet" / "script.json").read_text(encoding="utf-8"))
+    short = tmp_path / "wrong" / "6-ch-quiet-shrunk"
+    steps = json.loads((short / "script.json").read_text(encoding="utf-8"))["steps"]
+    assert "nack" in {step["what"] for step in steps}
+    assert len(steps) < len(kept["steps"])
+    assert f"6-ch-quiet: {len(steps)} of {len(kept['steps'])} steps are enough" in said
+    assert list((short / "recording").glob("trace-*.jsonl.gz"))
+    assert not (tmp_path / "playing").exists()
