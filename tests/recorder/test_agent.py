@@ -7,12 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from tests.recorder.comparison import holes, sent, status, unrecorded
+from tests.recorder.comparison import holes, messages, sent, status, unrecorded
 from tests.recorder.conftest import Start
 from tests.recorder.scenario import Scenario
 
 _AGENT = Path(os.environ.get("DISPATCH_AUDIT_SOAK_TARGET", "")) / "dispatch-audit-trace.jar"
+
+
+def stored(recording: Path) -> list[dict[str, Any]]:
+    return sorted(messages(recording), key=lambda row: [int(part) for part in row["position"].split(":")])
 
 
 def test_agent_beside_the_recorder(broker: Start, tmp_path: Path) -> None:
@@ -36,6 +41,7 @@ def test_agent_beside_the_recorder(broker: Start, tmp_path: Path) -> None:
     assert holes(trace) == []
     assert unrecorded(seen, trace) == {}
     assert sent(trace) == sent(recording)
+    assert stored(trace) == stored(recording)
     command = [str(Path(sys.executable).parent / "dispatch-audit"), "verify", str(trace), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (verified,) = map(json.loads, done.stdout.splitlines())

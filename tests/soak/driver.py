@@ -8,6 +8,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL
+from threading import Timer
 from typing import Any, Final
 
 from dispatch_airflow.processes import end_with_parent
@@ -16,6 +17,10 @@ from tests.soak.script import Script
 ROOT: Final = Path(__file__).parents[2]
 #: Memory for a standalone broker with its bookie.
 _MEMORY: Final = ("-Xmx1500m", "-XX:MaxDirectMemorySize=1g")
+
+#: A broker that takes longer, on however slow a machine, hangs.
+_START_S: Final = 600
+_PLAY_S: Final = 900
 
 
 class DriverError(Exception):
@@ -54,7 +59,7 @@ class Driver:
                 text=True,
                 preexec_fn=partial(end_with_parent, SIGKILL),  # noqa: PLW1509 - one prctl call, no lock
             )
-        _, _, missing = f"{self._answer('ready')} ".split(" ")[:3]
+        _, _, missing = f"{self._answer('ready', _START_S)} ".split(" ")[:3]
         #: Kinds of lines that this build of the broker does not give.
         self.missing = [kind for kind in missing.split(",") if kind]
 
@@ -69,12 +74,15 @@ class Driver:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{folder.resolve()}\n")
         self._process.stdin.flush()
-        counts: dict[str, Any] = json.loads(self._answer("done").removeprefix("done "))
+        counts: dict[str, Any] = json.loads(self._answer("done", _PLAY_S).removeprefix("done "))
         return counts
 
-    def _answer(self, expected: str) -> str:
+    def _answer(self, expected: str, within_s: float) -> str:
         assert self._process.stdout is not None
+        too_long = Timer(within_s, self.kill)
+        too_long.start()
         line = self._process.stdout.readline().rstrip("\n")
+        too_long.cancel()
         if not line.startswith(f"{expected} "):
             raise DriverError(f"{line or 'the broker has ended'}; its log: {self.log}")
         return line
@@ -84,6 +92,10 @@ class Driver:
         """True until the process has ended."""
         return self._process.poll() is None
 
+    def kill(self) -> None:
+        """End the broker at once; what it plays fails."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the broker."""
         if self._process.stdin is not None:
@@ -91,5 +103,5 @@ class Driver:
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             self._process.wait()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from tests.soak.driver import Driver, DriverError
 from tests.soak.judging import Played, Result, judge
@@ -73,6 +73,8 @@ class Soak:
     #: Scripts that are played to shrink one that went wrong.
     shrinking: int = 40
     _number: count[int] = field(default_factory=count)
+    _over: Event = field(default_factory=Event)
+    _drivers: list[Driver] = field(default_factory=list)
 
     def run(self, seeds: Sequence[int], jobs: int) -> Results:
         """Play and judge the seeds that have no result."""
@@ -81,8 +83,14 @@ class Soak:
         shutil.rmtree(self.home / "playing", ignore_errors=True)
         batches = [left[at : at + BATCH] for at in range(0, len(left), BATCH)]
         with ThreadPoolExecutor(max(1, min(jobs, len(batches)))) as pool:
-            for _ in pool.map(lambda share: self._share(share, results), _shares(batches, jobs)):
-                pass
+            try:
+                for _ in pool.map(lambda share: self._share(share, results), _shares(batches, jobs)):
+                    pass
+            except BaseException:  # the user ends the run: its threads must not go on with their seeds
+                self._over.set()
+                for driver in self._drivers:
+                    driver.kill()
+                raise
         shutil.rmtree(self.home / "playing", ignore_errors=True)
         return results
 
@@ -99,12 +107,16 @@ class Soak:
     def _batch(self, driver: Driver | None, seeds: Sequence[int], results: Results) -> Driver | None:
         played: list[Played] = []
         for seed in seeds:
+            if self._over.is_set():
+                return driver
             script = script_of(seed)
             try:
                 driver = self._running(driver)
                 folder = self.home / "playing" / str(next(self._number)) / script.name
                 played.append(Played(seed, script, folder, driver.play(script, folder), driver.missing))
             except DriverError as error:
+                if self._over.is_set():
+                    return driver
                 results.add(Result(seed, script.name, failure=str(error)))
                 self.say(f"{script.name}: {error}")
         for play, result in zip(played, judge(played), strict=True):
@@ -124,7 +136,9 @@ class Soak:
     def _running(self, driver: Driver | None) -> Driver:
         if driver is not None and driver.runs:
             return driver
-        return Driver(self.target, self.release, self.home / "playing" / f"broker-{next(self._number)}")
+        started = Driver(self.target, self.release, self.home / "playing" / f"broker-{next(self._number)}")
+        self._drivers.append(started)
+        return started
 
     def _keep(self, folder: Path, name: str, where: str = "wrong") -> None:
         kept = self.home / where / name
