@@ -109,6 +109,7 @@ final class Play implements AutoCloseable {
         PulsarClient own = PulsarClient.builder().serviceUrl(url).ioThreads(1).listenerThreads(1).build();
         ConsumerBuilder<String> builder = own.newConsumer(Schema.STRING).topic(topic).subscriptionName(SUBSCRIPTION)
                 .subscriptionType(type).consumerName(step.consumer()).receiverQueueSize(step.queue()).priorityLevel(step.priority())
+                .enableBatchIndexAcknowledgment(true)
                 .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).negativeAckRedeliveryDelay(40, TimeUnit.MILLISECONDS);
         if (type == SubscriptionType.Key_Shared) {
             KeySharedPolicy policy = step.ranges() == null ? KeySharedPolicy.autoSplitHashRange() : KeySharedPolicy.stickyHashRange()
