@@ -494,7 +494,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _collect(self, result: Round, entries: Sequence[int]) -> None:
         """Sort the entries of a round by their outcome."""
-        for entry, outcome in zip(entries, self._outcome.tolist(), strict=False):
+        for entry, outcome in zip(entries, self._outcome[: len(entries)].tolist(), strict=True):
             if outcome >= 0:
                 result.sent.setdefault(self._numbers[outcome], []).append(entry)
                 self._last_sent = max(self._last_sent, entry)
