@@ -532,6 +532,11 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- queries ---------------------------------------------------------------------------------------------
 
+    @property
+    def selector(self) -> Selector:
+        """The selector. Only the dispatcher itself changes it."""
+        return self._selector
+
     def assignments(self) -> assignments.Assignments:
         """Return the selector's range report."""
         return self._selector.assignments()
