@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "times": options.times,
         "messages": options.messages,
         "pipeline_messages": options.pipeline_messages,
+        "scale_messages": options.scale_messages,
+        "store": options.store,
     }
     sizes = replace(
         QUICK if options.quick else FULL,
@@ -31,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [
         case
         for case in CASES
-        if case.name in options.only or (not options.only and (case.quick or not options.quick))
+        if case.name in options.only
+        or (not options.only and not case.asked and (case.quick or not options.quick))
     ]
     name = "quick" if options.quick else "full" if sizes == replace(FULL, times=sizes.times) else "part"
     bars: list[Bar] = []
@@ -70,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pipeline-messages", type=int, metavar="N", help="of the whole pipeline (default 50 M)"
     )
+    parser.add_argument("--scale-messages", type=int, metavar="N", help="of the case scale (default 10^9)")
+    parser.add_argument("--store", metavar="URL", help="of the case store: s3://bucket/prefix for its home")
     return parser
 
 

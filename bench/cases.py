@@ -10,7 +10,19 @@ from statistics import median
 from typing import Any, Final
 
 from bench.generated import Log, dispatchers
-from bench.harness import DATA, Bar, Measured, in_turns, measure, median_seconds, per_message, ratio, say
+from bench.harness import (
+    DATA,
+    Bar,
+    BenchError,
+    Measured,
+    in_turns,
+    measure,
+    median_seconds,
+    per_message,
+    ratio,
+    say,
+)
+from bench.scale import Done
 
 _SCRATCH: Final = DATA / "scratch"
 _ROLLING: Final = "--churn=rolling-restart"
@@ -40,20 +52,47 @@ class Sizes:
     consumers: int
     json_messages: int
     trace_messages: int
+    scale_messages: int
+    #: A folder in an object store (``s3://bucket/prefix``) for homes; empty = there is none.
+    store: str = ""
 
 
-FULL: Final = Sizes(10_000_000, (1_000_000, 50_000_000), 5, 50_000_000, 5000, 1000, 1_000_000, 100_000)
-QUICK: Final = Sizes(300_000, (300_000, 900_000), 1, 300_000, 150, 200, 100_000, 10_000)
+FULL: Final = Sizes(
+    messages=10_000_000,
+    growth=(1_000_000, 50_000_000),
+    times=5,
+    pipeline_messages=50_000_000,
+    small_dispatchers=5000,
+    consumers=1000,
+    json_messages=1_000_000,
+    trace_messages=100_000,
+    scale_messages=1_000_000_000,
+)
+QUICK: Final = Sizes(
+    messages=300_000,
+    growth=(300_000, 900_000),
+    times=1,
+    pipeline_messages=300_000,
+    small_dispatchers=150,
+    consumers=200,
+    json_messages=100_000,
+    trace_messages=10_000,
+    scale_messages=1_000_000,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A measurement: its inputs, and the function that makes bars of them. ``quick``: part of the quick run."""
+    """A measurement: its inputs, and the function that makes bars of them.
+
+    ``quick``: part of the quick run. ``asked``: measured only if it is named.
+    """
 
     name: str
     logs: Callable[[Sizes], Sequence[Log]]
     run: Callable[[Sizes], Iterator[Bar]]
     quick: bool = True
+    asked: bool = False
 
 
 def replay_log(sizes: Sizes, rule: str = "draining-hashes") -> Log:
@@ -256,6 +295,69 @@ def _pipeline(sizes: Sizes) -> Iterator[Bar]:
         yield Bar(f"  of it {stage}", spent[len(spent) // 2], None, "s", f"{log.messages:,} messages")
 
 
+def _store(sizes: Sizes) -> Iterator[Bar]:
+    """Compare a home in an object store with one in a local folder."""
+    if not sizes.store:
+        raise BenchError("no store was named: --store s3://bucket/prefix, with AWS_* in the environment")
+    (log,) = _pipeline_logs(sizes)
+    _, day = dispatchers(_source(log))
+    with _scratch("store") as scratch:
+        homes = {"store": {"home": f"{sizes.store}/bench", "day": day}}
+        homes["folder"] = {"home": str(scratch / "home"), "day": day}
+        for home in homes.values():
+            measure("bench.pipeline:prepare", {"source": _source(log), **home})
+        sides = [(name, "bench.pipeline:product", home) for name, home in homes.items()]
+        found = in_turns(sides, sizes.times, cores=2)
+    yield ratio("home in a store against a local folder", found["store"], found["folder"], 1.3)
+
+
+#: Days of the long log that is run day by day, and its dispatchers.
+_SCALE_DAYS: Final = 10
+_SCALE_DISPATCHERS: Final = 200
+
+
+def _scale_logs(sizes: Sizes) -> list[Log]:
+    rate = sizes.scale_messages / _SCALE_DAYS / _SCALE_DISPATCHERS / 86_400
+    return [Log(sizes.scale_messages, (f"--rate={rate:.6g}",), dispatchers=_SCALE_DISPATCHERS)]
+
+
+def _scale(sizes: Sizes) -> Iterator[Bar]:
+    """Run a long log day by day; what an earlier run has done is not done again."""
+    (log,) = _scale_logs(sizes)
+    folder = _SCRATCH / f"scale-{log.folder.name}"
+    segments, home, done = folder / "segments", folder / "home", Done(folder / "done.json")
+    _, first_day = dispatchers(_source(log))
+    if not (folder / "cut").exists():
+        cut = {"source": _source(log), "into": str(segments), "day": first_day, "days": _SCALE_DAYS}
+        measure("bench.days:cut", cut)
+        (folder / "cut").touch()
+    for number in range(len(done.days), _SCALE_DAYS):
+        arguments = {"segments": str(segments), "home": str(home), "first_day": first_day, "number": number}
+        found = measure("bench.scale:day", arguments, cores=2)
+        done.add(found.seconds, {**found.facts, "driver_mb": found.peak_mb})
+        say(f"  day {number + 1} of {_SCALE_DAYS}: {found.seconds:.0f} s")
+    yield from _bars_of_scale(done.days, log.messages)
+
+
+def _bars_of_scale(days: Sequence[dict[str, Any]], messages: int) -> Iterator[Bar]:
+    seconds = [found["seconds"] for found in days]
+    detail = f"{messages / sum(seconds):,.0f} messages/s; days of {min(seconds):.0f} to {max(seconds):.0f} s"
+    yield Bar(f"{messages:,} messages in {len(days)} days", sum(seconds), None, "s", detail)
+    for stage in ("pull", "ingest", "replay", "aggregates"):
+        figures = [found[stage] for found in days]
+        detail = ", ".join(
+            (
+                f"reads {sum(figure['read_mb'] for figure in figures) / 1e3:.1f} GB",
+                f"keeps {sum(figure['kept_mb'] for figure in figures) / 1e3:.1f} GB",
+                f"disk of a day at most {max(figure['disk_peak_mb'] for figure in figures) / 1e3:.1f} GB",
+                f"worker at most {max(figure['worker_mb'] for figure in figures):.0f} MB",
+            )
+        )
+        yield Bar(f"  of it {stage}", sum(figure["seconds"] for figure in figures), None, "s", detail)
+    driver = max(found["driver_mb"] for found in days)
+    yield Bar("  driver's peak memory", driver, None, "MB", "without the JVM")
+
+
 def _spread_logs(sizes: Sizes) -> list[Log]:
     return [Log(sizes.messages), Log(sizes.messages, dispatchers=sizes.small_dispatchers)]
 
@@ -365,6 +467,8 @@ CASES: Final = (
     Case("pipeline", _pipeline_logs, _pipeline, quick=False),
     Case("spread", _spread_logs, _spread, quick=False),
     Case("days", _days_logs, _days, quick=False),
+    Case("store", _pipeline_logs, _store, quick=False, asked=True),
+    Case("scale", _scale_logs, _scale, quick=False, asked=True),
 )
 
 

@@ -69,7 +69,7 @@ def run(segments: str, home: str, day: str, days: int, times: int) -> tuple[floa
         for number, span in enumerate(spans):
             sources = [Path(segments) / f"{at:02}" for at in range(number + 1)]
             pull(sources, landing, span.start)
-            with _measured(spark) as figures:
+            with measured(spark) as figures:
                 _stages(spark, landing, warehouse, span)
             every_s.append(round(figures["seconds"], 2))
             # As the maintenance DAG does every week.
@@ -77,7 +77,7 @@ def run(segments: str, home: str, day: str, days: int, times: int) -> tuple[floa
                 compact(home)
         for _ in range(times):
             for name, span in (("early", spans[1]), ("late", spans[-1])):
-                with _measured(spark) as figures:
+                with measured(spark) as figures:
                     _stages(spark, landing, warehouse, span)
                 found[name].append(figures)
     return time.perf_counter() - began, {"days_s": every_s, **found}
@@ -94,8 +94,8 @@ def _stages(spark: SparkSession, landing: Path, warehouse: Path, span: Interval)
 
 
 @contextmanager
-def _measured(spark: SparkSession) -> Iterator[dict[str, float]]:
-    """Measure what runs inside: of this process and all below it."""
+def measured(spark: SparkSession) -> Iterator[dict[str, float]]:
+    """Measure what runs inside, of this process and all below it; see ``run`` for the figures."""
     figures: dict[str, float] = {}
     read, tasks, peak = _read_bytes(), _tasks(spark), [0]
     ended = threading.Event()

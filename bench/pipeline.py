@@ -14,6 +14,7 @@ from dispatch_core.recording.schema import EVENTS, MESSAGES
 from spark_jobs.aggregates.aggregate_interval import aggregate
 from spark_jobs.ingest.ingest_interval import ingest
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
 from spark_jobs.pull.pull_logs import pull
 from spark_jobs.replay.replay_interval import replay
 from spark_jobs.session import running_session
@@ -27,15 +28,15 @@ _CONTENTS = {"messages": "messages", "events": "consumer_events"}
 def prepare(source: str, home: str, day: str) -> tuple[float, dict[str, Any]]:
     """Land the logs of ``source``; copying them is no part of the comparison. Returns seconds, and the files landed."""
     began = time.perf_counter()
-    shutil.rmtree(home, ignore_errors=True)
-    landed = pull(Path(source), Path(home) / "landing", interval(day).start)
+    Location.of(home).delete_folder()
+    landed = pull(Path(source), Location.of(home) / "landing", interval(day).start)
     return time.perf_counter() - began, {"files": landed["files"], "bytes": landed["bytes"]}
 
 
 def product(home: str, day: str) -> tuple[float, dict[str, Any]]:
     """Run ingest, replay and aggregates, all published; returns seconds without the start of Spark, and those per stage."""
-    span, landing, warehouse = interval(day), Path(home) / "landing", Path(home) / "warehouse"
-    shutil.rmtree(warehouse, ignore_errors=True)
+    span, landing, warehouse = interval(day), Location.of(home) / "landing", Location.of(home) / "warehouse"
+    warehouse.delete_folder()
     with running_session() as spark:
         _warm(spark)
         began = time.perf_counter()

@@ -494,7 +494,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _collect(self, result: Round, entries: Sequence[int]) -> None:
         """Sort the entries of a round by their outcome."""
-        for entry, outcome in zip(entries, self._outcome.tolist(), strict=False):
+        for entry, outcome in zip(entries, self._outcome[: len(entries)].tolist(), strict=True):
             if outcome >= 0:
                 result.sent.setdefault(self._numbers[outcome], []).append(entry)
                 self._last_sent = max(self._last_sent, entry)
@@ -531,6 +531,11 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self.state.s[st_.SKIP_NEXT_REPLAY] = 0
 
     # --- queries ---------------------------------------------------------------------------------------------
+
+    @property
+    def selector(self) -> Selector:
+        """The selector. Only the dispatcher itself changes it."""
+        return self._selector
 
     def assignments(self) -> assignments.Assignments:
         """Return the selector's range report."""

@@ -188,6 +188,11 @@ class SingleActiveDispatcher:
         return Pick(choice.active, True, choice.order)
 
     @property
+    def candidates(self) -> tuple[failover.Candidate, ...]:
+        """The connected consumers in the dispatcher's order, with what the choice among them depends on."""
+        return tuple(self._members)
+
+    @property
     def members(self) -> tuple[int, ...]:
         """The connected consumers in the dispatcher's order."""
         return tuple(member.consumer for member in self._members)

@@ -35,7 +35,10 @@ from dispatch_core.simulation.scenario import Scenario
 from dispatch_core.simulation.sink import FileSink
 from dispatch_core.simulation.synthetic import common, given_by
 from dispatch_core.simulation.tables import Log
-from dispatch_core.verify.without_trace.key_shared import Member, OperationBatch, Racing, fold_of
+from dispatch_core.verify.without_trace.base import OperationBatch
+from dispatch_core.verify.without_trace.key_shared import fold_of
+from dispatch_core.verify.without_trace.possible_owners import Member
+from dispatch_core.verify.without_trace.races import Racing
 
 #: One scenario per ordering rule.
 SCENARIOS: Final[tuple[dict[str, Any], ...]] = (

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.columns import ints
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.fold import AuditFold
-from dispatch_core.audit.deliveries.operations import ACK, SENT, Lines, Operations
+from dispatch_core.audit.deliveries.operations import ACK, ADDED, SENT, Lines, Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import begins_at_checkpoint, for_subscription
 from dispatch_core.audit.deliveries.window import LogWindow
@@ -46,11 +46,11 @@ from dispatch_core.verify.without_trace.key_shared import (
     CheckpointOperations,
     DispatcherFold,
     Ints,
-    Member,
     OperationBatch,
-    Racing,
     fold_of,
 )
+from dispatch_core.verify.without_trace.possible_owners import Member
+from dispatch_core.verify.without_trace.races import Racing
 
 _NOTHING: Final = np.empty(0, np.int64)
 _JUDGEMENTS: Final = pa.array(JUDGEMENTS)
@@ -241,6 +241,7 @@ class WithoutTraceJudge(Judge):
             if consumer.number in self._members
         }
         self._seen = len(window.consumers)
+        ahead = _near(lines.ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0)
         return OperationBatch(
             dropped=dropped,
             hashes=window.entry_hash[new].copy(),
@@ -257,7 +258,12 @@ class WithoutTraceJudge(Judge):
             op_start=taken.start[first:],
             op_ordinals=taken.ordinals,
             members=members,
-            ahead=_near(lines.ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0),
+            ahead=ahead,
+            members_ahead={
+                number: self._members[number]
+                for number in ahead.consumer[ahead.code == ADDED].tolist()
+                if number in self._members
+            },
             stored_until_us=lines.stored_until_us,
             window=WindowEntries(window, audit.scan),
             after_checkpoint=window.checkpoint_state is not None

@@ -103,8 +103,9 @@ def _hide(folder: Path, at: Path, keep: Sequence[Path], over: Sequence[Sequence[
     at.mkdir()
     _mount(own, at, None, _BIND | _RECURSIVE)
     for path, source in kept:
-        if not path.exists():
-            path.mkdir(parents=True)
+        # An earlier process of the machine has left an empty folder at the path of what was kept under /tmp.
+        path.mkdir(parents=True, exist_ok=True)
+        if not path.samefile(source):
             _mount(source, path, None, _BIND | _RECURSIVE)
 
 

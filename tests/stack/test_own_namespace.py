@@ -56,6 +56,13 @@ def test_what_a_machine_writes_is_in_its_folder_and_what_is_kept_is_seen(machine
     assert not (Path("/tmp") / given.parent.name).exists()
 
 
+def test_a_machine_that_starts_again_sees_what_is_kept(machines: Path) -> None:
+    given = machines.parent / "given"
+    command = ["cat", str(given / "settings")]
+    for _start in range(2):
+        assert said(command_line(machines / "one", command, keep=[given])) == ["for", "all"]
+
+
 def test_a_machine_on_a_machine_sees_neither_its_host_nor_the_others(machines: Path) -> None:
     driver = machines / "one" / "driver"
     (driver / "tmp").mkdir(parents=True)

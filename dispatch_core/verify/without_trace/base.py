@@ -5,35 +5,37 @@ to batch (``extend``), so that memory follows the entries that can still matter.
 
 A difference is *uncertain* if an event raced with it that the log shows on arrival only: a membership change or a redelivery
 request within ``races.RACE_US``. A delivery without permits races only with events of its own consumer, which could have
-given it permits. Any other difference is *divergent*.
+given it permits. A delivery to a consumer that is not the owner races only with membership changes that could make it the
+owner (``possible_owners``). Any other difference is *divergent*.
 
-Example: key k belongs to consumer 1 by the rules, and the log shows its entry sent to consumer 2. If consumer 3 joined 20 ms
-before, the difference is uncertain; if nobody joined, left or requested redelivery within 50 ms, it is divergent.
+Example: key k belongs to consumer 1 by the rules, and the log shows its entry sent to consumer 2. If consumer 2 joined 20 ms
+later and owns the key then, the difference is uncertain. If nobody joined or left within 50 ms, or no order of those who did
+makes consumer 2 the owner, it is divergent.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import PASSED, SENT
+from dispatch_core.audit.deliveries.operations import ADDED, PASSED, REMOVED, SENT
 from dispatch_core.audit.waits.sampling import BatchSamples, next_look
 from dispatch_core.audit.waits.tracker import CURSOR_PASSED, SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
-from dispatch_core.broker.selectors.selector import Announced
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import NOBODY, State
 from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.without_trace.cursor_moves import MovesNotJudged, move
+from dispatch_core.verify.without_trace.possible_owners import Change, Member, PossibleOwners, Roster
 from dispatch_core.verify.without_trace.races import RACE_US, Racing, may_race
 
 Ints = npt.NDArray[np.int64]
@@ -47,18 +49,6 @@ UNCERTAIN: Final = 1
 DIVERGENT: Final = 2
 NOT_JUDGED: Final = 3
 JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Settings of a consumer when it joins."""
-
-    number: int
-    name: str
-    priority_level: int = 0
-    ranges: Announced = None
-    mode: str = "AUTO_SPLIT"
-    allow_out_of_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +87,8 @@ class OperationBatch:
     #: New consumers by the number in ``op_consumer``; they join in this batch or later.
     members: Mapping[int, Member]
     ahead: Racing  # operations behind this batch that may race with it
+    #: The consumers that join in ``ahead``, by the log's number.
+    members_ahead: Mapping[int, Member] = field(default_factory=dict)
     #: All entries that were stored before this time are there.
     stored_until_us: int = EVERY_ENTRY_US
     #: Until when each of the retained and the new entries may be delayed, 0 = it is not; None = none is.
@@ -185,6 +177,7 @@ class DispatcherFold(ABC):
         self._not_judged_from = NotJudgedFrom()
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
+        self._possible_owners = PossibleOwners()
 
     def leave_open(self, from_us: int) -> None:
         """Do not judge differences from a moment on: a behaviour is in force that the rules do not replay."""
@@ -221,10 +214,12 @@ class DispatcherFold(ABC):
         if self.not_judged is not None:
             judgement[:] = NOT_JUDGED
         else:
-            findings = self._explain(batch, owner, expected, reason, judgement)
+            ordinals = batch.op_ordinals[first:last][of_sent]
+            findings = self._explain(batch, owner, ordinals, expected, reason, judgement)
         if len(batch.op_t_us):
             since_us = int(batch.op_t_us[-1]) - RACE_US
             self._before = Racing.joined(self._before.since(since_us), self._racing(batch, since_us))
+            self._possible_owners.forget(since_us - RACE_US)
         return BatchJudgement(judgement, expected, findings)
 
     def waits(self, seq: int, t_us: int) -> list[SampledWait]:
@@ -347,6 +342,40 @@ class DispatcherFold(ABC):
         """Return the reason code of missing permits; None = permits are not judged."""
         return None
 
+    @abstractmethod
+    def _not_the_owner(self) -> tuple[int, ...]:
+        """Return the reason codes for deliveries to a consumer that is not the one by membership."""
+
+    @abstractmethod
+    def _roster(self) -> Roster:
+        """Return the present roster; the caller does not change it."""
+
+    @abstractmethod
+    def _hash_of(self, entry: int) -> int:
+        """Return the sticky key hash of an entry, as far as the roster needs it."""
+
+    def _note_change(self, batch: OperationBatch, at: int) -> None:
+        """Note the membership change at an operation before it is applied."""
+        code, consumer, t_us = int(batch.op_code[at]), int(batch.op_consumer[at]), int(batch.op_t_us[at])
+        if code == ADDED and consumer in self._members:
+            self._possible_owners.before(Change(t_us, self._members[consumer]), self._roster())
+        elif code == REMOVED and consumer in self._numbers:
+            self._possible_owners.before(Change(t_us, leaves=self._numbers[consumer]), self._roster())
+
+    def _may_own(self, batch: OperationBatch, consumer: int, entry: int, t_us: int) -> bool:
+        """Check whether membership changes near by may make a consumer the owner of an entry at a time."""
+        ahead = []
+        membership = batch.ahead.memberships()
+        for code, number, at_us in zip(
+            membership.code.tolist(), membership.consumer.tolist(), membership.t_us.tolist(), strict=True
+        ):
+            if code == REMOVED:
+                ahead.append(Change(at_us, leaves=number))
+            elif number in batch.members_ahead:
+                ahead.append(Change(at_us, batch.members_ahead[number]))
+        hash_value = self._hash_of(entry)
+        return self._possible_owners.may_own(consumer, hash_value, t_us, self._roster(), ahead)
+
     def _racing(self, batch: OperationBatch, since_us: int | None = None) -> Racing:
         """Return the operations of a batch that may race with deliveries, from ``since_us`` on."""
         wanted = may_race(batch.op_code)
@@ -365,6 +394,7 @@ class DispatcherFold(ABC):
         self,
         batch: OperationBatch,
         owner: Ints,
+        ordinals: Array,
         expected: Ints,
         reason: npt.NDArray[np.int8],
         judgement: npt.NDArray[np.int8],
@@ -373,9 +403,9 @@ class DispatcherFold(ABC):
         differing = np.flatnonzero(judgement == DIVERGENT)
         if not len(differing):
             return []
-        undecided, permits = self._undecided(), self._lacks_permits()
+        undecided, permits, elsewhere = self._undecided(), self._lacks_permits(), self._not_the_owner()
         near_by = Racing.joined(self._before, self._racing(batch), batch.ahead)
-        changes, own = near_by.changes(), dict[int, Racing]()
+        changes, memberships, own = near_by.changes(), near_by.memberships(), dict[int, Racing]()
         named: dict[int, str] = {}  # a log that differs everywhere names few consumers often
         findings = []
         for at in differing.tolist():
@@ -389,7 +419,11 @@ class DispatcherFold(ABC):
                 if who not in own:
                     own[who] = near_by.giving_permits(who)
                 racing = own[who].not_counted(seq)
+            elif int(reason[at]) in elsewhere:
+                racing = memberships
             near = racing.nearest(t_us)
+            if near is not None and racing is memberships and who >= 0:
+                near = near if self._may_own(batch, who, int(ordinals[at]), t_us) else None
             place = at - int(np.searchsorted(owner, op))
             unseen = int(reason[at]) in undecided and not self._surely(batch, op, place, int(reason[at]))
             uncertain = near is not None or unseen or batch.after_checkpoint

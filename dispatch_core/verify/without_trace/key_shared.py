@@ -41,9 +41,9 @@ from dispatch_core.verify.without_trace.base import (
     CheckpointOperations,
     DispatcherFold,
     Ints,
-    Member,
     OperationBatch,
 )
+from dispatch_core.verify.without_trace.possible_owners import Member, SelectorRoster
 from dispatch_core.verify.without_trace.races import RACE_US, Racing
 from dispatch_core.verify.without_trace.single_active import SingleActiveFold
 
@@ -124,6 +124,15 @@ class KeySharedFold(DispatcherFold):
 
     def _unknown(self) -> list[int]:
         return [rounds.NOT_JUDGED]
+
+    def _not_the_owner(self) -> tuple[int, ...]:
+        return gates.OTHER_OWNER, gates.NOT_CONNECTED
+
+    def _roster(self) -> SelectorRoster:
+        return SelectorRoster(self.core.selector)
+
+    def _hash_of(self, entry: int) -> int:
+        return self.core.hash_value(int(self.core.state.hash_id[entry]))
 
     def _undecided(self) -> list[int]:
         undecided = [rounds.MAYBE_READ]
@@ -211,6 +220,7 @@ class KeySharedFold(DispatcherFold):
                 at += 1
                 begun = at
                 continue
+            self._note_change(batch, at)
             try:
                 self._membership(at, batch, int(behind_us[at]))
             except IllegalTransitionError as error:
@@ -233,6 +243,7 @@ class KeySharedFold(DispatcherFold):
         if at == checkpoint.joins:
             if checkpoint.ends is not None:
                 self.core.restore_ranges(checkpoint.ends)
+                self._possible_owners.restart()
             # The joins of a checkpoint are no changes of ownership: report the ranges once.
             self.owned = OwnershipSpans()
             self.owned.reported(int(batch.op_seq[0]), int(batch.op_t_us[0]), self.core.assignments().ranges)

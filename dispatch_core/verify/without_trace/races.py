@@ -66,6 +66,10 @@ class Racing:
         """Select those that race with all deliveries."""
         return self._where(np.isin(self.code, _CHANGES))
 
+    def memberships(self) -> Racing:
+        """Select joins and leaves."""
+        return self._where(np.isin(self.code, (ADDED, REMOVED)))
+
     def giving_permits(self, consumer: int) -> Racing:
         """Select those that may give ``consumer`` permits, and the lines that add it."""
         return self._where((self.consumer == consumer) & np.isin(self.code, (*_GIVES, ADDED)))

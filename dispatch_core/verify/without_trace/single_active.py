@@ -6,6 +6,7 @@ of single messages of a batch free none.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -15,13 +16,14 @@ from dispatch_core.audit.deliveries.operations import ADDED, FLOW, PASSED, REMOV
 from dispatch_core.audit.waits.sampling import no_samples
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.ownership import WHOLE_TOPIC
-from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.profiles import FailoverRule, Profile
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.single_active_rules import ConsumerBusyError
 from dispatch_core.broker.state import NOBODY, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
 from dispatch_core.verify.without_trace.base import DispatcherFold, Ints, OperationBatch
+from dispatch_core.verify.without_trace.possible_owners import ActiveConsumer
 
 #: Operations that may change the gate, besides moves of the cursor.
 _MAY_CHANGE_A_GATE: Final = (ADDED, REMOVED, FLOW)
@@ -59,6 +61,12 @@ class SingleActiveFold(DispatcherFold):
     def __init__(self, profile: Profile, topic: str, *, exclusive: bool) -> None:
         super().__init__(profile)
         self.core = SingleActiveDispatcher(profile, topic, profile.partition_index, exclusive=exclusive)
+        self._nobody = ActiveConsumer(
+            topic=topic,
+            partition_index=0 if exclusive else profile.partition_index,
+            ring=profile.failover is FailoverRule.RING,
+            exclusive=exclusive,
+        )
         self._index: dict[int, int] = {}  # the log's number → as in ``op_consumer``
         self._rewind_due = False
         self._delay_us = 0 if exclusive else 1000 * profile.number("activeConsumerFailoverDelayTimeMillis")
@@ -77,6 +85,15 @@ class SingleActiveFold(DispatcherFold):
 
     def _undecided(self) -> list[int]:
         return [positions.ACK_RACES]
+
+    def _not_the_owner(self) -> tuple[int, ...]:
+        return (positions.NOT_ACTIVE,)
+
+    def _roster(self) -> ActiveConsumer:
+        return replace(self._nobody, candidates=self.core.candidates)
+
+    def _hash_of(self, entry: int) -> int:
+        return 0
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.num_messages)
@@ -138,6 +155,7 @@ class SingleActiveFold(DispatcherFold):
                 at += 1
                 continue
             before = self.core.active
+            self._note_change(batch, at)
             self._membership(int(batch.op_code[at]), int(batch.op_consumer[at]), batch)
             # The joins of a checkpoint are no changes: the active consumer is so at once.
             to_join = 0 if batch.checkpoint is None else batch.checkpoint.joins - at
