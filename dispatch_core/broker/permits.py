@@ -35,6 +35,7 @@ from dispatch_core.broker.state import (
     MAX_UNACKED_SUBSCRIPTION,
     N_CONSUMERS,
     STAMP,
+    TOTAL_PERMITS,
     TOTAL_UNACKED,
     UNBLOCK_AFTER,
     UNBLOCK_BEFORE,
@@ -154,6 +155,30 @@ def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -
     add_unacked(st, slot, messages - acked)
     if at_unacked_limit(st, slot):
         st.blocked[slot] = 1
+
+
+@compiled
+def lower_total(st: State, messages: int, acked: int) -> None:
+    """Lower the dispatcher's total for a send of ``messages`` messages, of which ``acked`` count as acknowledged already.
+
+    The dispatcher counts ``acked`` after the send has returned. The connection's thread forgets which indexes are
+    acknowledged as soon as it has written the entries. If that comes first, the count is 0, and the total falls by the
+    whole batch although the consumer's permits fell by less: the two part for good. Source: trySendMessagesToConsumers
+    of all dispatchers with several consumers (3.0.0 to 5.0.x), EntryBatchIndexesAcks.recycle,
+    PulsarCommandSenderImpl.sendMessagesToConsumer.
+
+    A batch of three messages, two of them acknowledged; the consumer is charged one permit in either case:
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> for acked in (2, 0):  # before and after the entries were written
+    ...     st.s[TOTAL_PERMITS] = 10
+    ...     lower_total(st, 3, acked)
+    ...     print(int(st.s[TOTAL_PERMITS]))
+    9
+    7
+    """
+    st.s[TOTAL_PERMITS] -= messages - acked
 
 
 @compiled

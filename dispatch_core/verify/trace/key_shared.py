@@ -157,6 +157,8 @@ class KeySharedVerifier(PendingAcksDriver):
         )
         self._judge(window, outcome)
         self._releases.expect(outcome.answer.returned, until=window.end)
+        if outcome.answer.cleared:
+            self._close_totals()
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
         self._finish_acks_of_nobody()
 
@@ -364,11 +366,13 @@ class KeySharedVerifier(PendingAcksDriver):
         if recorded.end is not None:
             self._settle_has_more(outcome, recorded.end)
         self._judge(window, outcome)
+        self._open_totals(window, outcome.answer)
         if not self._attempts_logged and outcome.answer.look_ahead:
             self._expect_look_ahead()
 
     def _go_on(self, outcome: Round, window: Window) -> None:
-        """Apply what the lines of a window show about the end of the round; nothing, here."""
+        """Apply what the lines of a window show about the end of the round: which sends were written by then."""
+        self._take_written(window, outcome)
 
     def _expect_look_ahead(self) -> None:
         """Make the attempt of a round that looks ahead if it led to no read, so that no line shows it."""

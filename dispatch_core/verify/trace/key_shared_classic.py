@@ -52,8 +52,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
     def _on_flow_applied(self, line: Line) -> None:
         """Count permits in the dispatcher. An ack that unblocked its consumer may lower the unacked counter later."""
         permits = self._permits(line)
-        if not self._counting_logged:
-            self._settle(self.connection(who(line)), flows=True)
+        self._settle_applied(self.connection(who(line)), permits)
         self.core.flow_applied(who(line), permits)
 
     def _on_recently_joined_pruned(self, _line: Line) -> None:
@@ -112,6 +111,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
     def apply_fact(self, fact: Command) -> None:
         """See ``RacingDriver``: the consumer joined when the read had moved the read position."""
+        super().apply_fact(fact)
         if fact.held_from is not None:
             self.core.hold_back_from(fact.connection, fact.held_from)
 
@@ -128,7 +128,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             self._facts = [
                 fact
                 for fact in self._facts
-                if (fact.held_from or 0) > reached and fact.connection in connected
+                if fact.held_from is None or (fact.held_from > reached and fact.connection in connected)
             ]
         return super()._decide(window, steps, decide, differences)
 
@@ -163,6 +163,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
         In the plain order the writes are done if their calls returned with them done, and the round had turns to come.
         """
+        super()._go_on(outcome, window)
         returned = [line for _at, line in self._within(window.end) if line.kind == "send_returned"]
         done = bool(returned) and all(line.inputs["written"] for line in returned)
         if done and self._lines[window.end].t_us - returned[-1].t_us >= _A_TURN_US:

@@ -16,11 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Acked
-from dispatch_core.broker.profiles import Profile
-from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
-from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
 
@@ -53,10 +50,6 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     acks_are_logged: ClassVar[bool] = False
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
-        super().__init__(log, profile, entries, facts)
-        self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
-
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: acks of which a part is still to be done."""
         super()._change_ordinals(change)
@@ -66,21 +59,10 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
-    def _on_flow_counted(self, line: Line) -> None:
-        super()._on_flow_counted(line)
-        self._counted[who(line)] = self._counted.get(who(line), 0) + 1
-
     def _on_flow_applied(self, line: Line) -> None:
         """Count permits in the dispatcher, as the consumer did before. An ack that unblocked it may be at its first part."""
         consumer, permits = who(line), self._permits(line)
-        ahead = self._counted.get(consumer, 0)
-        late = self.connection(consumer).late
-        at = next((at for at, command in enumerate(late) if command.permits == permits), None)
-        if ahead <= 0 and at is not None:
-            for command in late[: at + 1]:
-                self.finish_late(command)
-            del late[: at + 1]
-        self._counted[consumer] = ahead - 1
+        self._settle_applied(self.connection(consumer), permits)
         self.core.flow_applied(consumer, permits)
 
     # --- acks ----------------------------------------------------------------------------------------------------

@@ -142,16 +142,18 @@ def test_a_read_that_made_a_result_was_issued(tmp_path: Path) -> None:
     """A flow that the attempt may not have seen excuses a missing read, until its result comes."""
     folder = RULES["read position, classic"]
     trace = t.raw(folder)
-    counted, issued, end, done = (
-        t.places(trace, kind)[0] for kind in ("flow_counted", "read_issued", "read_attempt_end", "read_done")
+    counted, applied, issued, end, done = (
+        t.places(trace, kind)[0]
+        for kind in ("flow_counted", "flow_applied", "read_issued", "read_attempt_end", "read_done")
     )
-    assert counted < issued < end < done
-    before = [line for at, line in enumerate(trace[: end + 1]) if at not in (counted, issued)]
-    kept = [*before, {**trace[counted], "t_us": trace[end]["t_us"]}, trace[done]]
+    assert counted < applied < issued < end < done
+    before = [line for at, line in enumerate(trace[: end + 1]) if at not in (counted, applied, issued)]
+    after = [{**trace[at], "t_us": trace[end]["t_us"]} for at in (counted, applied)]
+    kept = [*before, *after, trace[done]]
     for seq, line in enumerate(kept[1:], start=1):
         line["seq"] = seq
     findings = t.verified(t.copy_with(folder, kept, tmp_path)).tally.findings
     assert [(f.seq, f.decision_class, f.status) for f in findings] == [
-        (end - 2, "read", "uncertain"),
+        (end - 3, "read", "uncertain"),
         (kept[-1]["seq"], "read", "divergent"),
     ]
