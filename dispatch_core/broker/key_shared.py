@@ -74,6 +74,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     """
 
     _dispatcher = Dispatcher.KEY_SHARED
+    #: The room below the unacked limit is counted in entries, see ``permits.usable_now``.
+    counts_entries = True
     #: The lowest position that may be remembered for a joining consumer; -1 = before the first entry.
     _lowest_when_joining = -1
 

@@ -380,6 +380,12 @@ class MultipleConsumersDispatcher:
         """Change the dispatcher's total permits: a send was written before or after it was lowered, contrary to so far."""
         self.state.s[st_.TOTAL_PERMITS] += by
 
+    def count_parked(self, consumer: int, count: int) -> None:
+        """Count permits that were parked: their flow is now taken to come before the block."""
+        slot = self.slot(consumer)
+        self.state.parked_permits[slot] -= count
+        self.state.permits[slot] += count
+
     # --- policies --------------------------------------------------------------------------------------------
 
     def limit_unacked(self, messages: int | None) -> None:

@@ -29,6 +29,7 @@ from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker.state import (
     BLOCKED_ON_UNACKED,
+    I64,
     LOOK_AHEAD_PER_CONSUMER,
     LOOK_AHEAD_PER_SUBSCRIPTION,
     MAX_UNACKED_CONSUMER,
@@ -216,6 +217,35 @@ def usable_permits(st: State, slot: int) -> int:
         return 0
     average = max(messages_per_entry(st.average[slot]), 1)
     return min(permits, ceil(room / average))
+
+
+@compiled
+def usable_now(st: State, counts_entries: bool, slot: int) -> int:
+    """Return the usable permits of a consumer as its dispatcher asks for them (getAvailablePermits).
+
+    ``counts_entries``: the room below the unacked limit is divided by the average batch size (4.x).
+    """
+    return usable_permits(st, slot) if counts_entries else room_in_messages(st, slot)
+
+
+@compiled
+def consumers_now(st: State, counts_entries: bool, out: I64) -> None:
+    """Write slot, usable permits, permits and unacked messages of each connected consumer to ``out``, in list order.
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.state import example_state
+    >>> st, out = example_state(consumers=2), np.zeros(8, np.int64)
+    >>> st.permits[1], st.unacked[1] = 5, 3
+    >>> consumers_now(st, True, out)
+    >>> out.tolist()
+    [0, 0, 0, 0, 1, 5, 5, 3]
+    """
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        out[4 * at] = slot
+        out[4 * at + 1] = usable_now(st, counts_entries, slot)
+        out[4 * at + 2] = st.permits[slot]
+        out[4 * at + 3] = st.unacked[slot]
 
 
 @compiled

@@ -101,7 +101,7 @@ def test_no_race_explains_it_away(recording: str, kind: str, tamper: Tampering, 
         shows = tamper(changed, at, keys)
         if shows is None:
             continue
-        first = t.verified(t.copy_with(folder, changed, tmp_path)).tally.first_divergence
+        first = t.first_wrong(t.verified(t.copy_with(folder, changed, tmp_path)))
         assert first is not None, trace[at]
         assert first.seq == shows, trace[at]
         done += 1

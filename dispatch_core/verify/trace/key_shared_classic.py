@@ -55,11 +55,12 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         self._settle_applied(self.connection(who(line)), permits)
         self.core.flow_applied(who(line), permits)
 
-    def _on_recently_joined_pruned(self, _line: Line) -> None:
+    def _on_recently_joined_pruned(self, line: Line) -> None:
         """Free the recently joined consumers that mark-delete has reached: its hook ran."""
         for connection in self._connections.values():
             self._settle(connection)  # mark-delete has moved: the acks that moved it are through
         self.core.prune()
+        super()._on_recently_joined_pruned(line)
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -100,15 +101,6 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             for position in ([behind] if is_held else [behind, at])
         ]
 
-    def _end_of_read(self) -> Line | None:
-        """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
-            if line.kind == "read_done" and line.inputs["type"] == "Normal":
-                return line
-            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
-                return None
-        return None
-
     def apply_fact(self, fact: Command) -> None:
         """See ``RacingDriver``: the consumer joined when the read had moved the read position."""
         super().apply_fact(fact)
@@ -132,13 +124,11 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             ]
         return super()._decide(window, steps, decide, differences)
 
-    def _on_consumer_added(self, line: Line) -> None:
-        super()._on_consumer_added(line)
-        position = line.inputs["read_position"]
-        if position is not None and self.core.reads_ahead():
-            self.core.read_position_seen(
-                self._entries.first_from(position["ledger_id"], position["entry_id"])
-            )
+    def _read_moved_on(self) -> None:
+        """See ``KeySharedVerifier``: whoever joins now remembers the position behind that read."""
+        done = self._end_of_read()
+        if done is not None:
+            self.core.read_position_seen(max(done.inputs["positions"]) + 1)
 
     def _inferred_attempt(self, line: Line) -> None:
         """Verify the attempt of a line; of the two attempts of a removal the first has made the read, if it could."""

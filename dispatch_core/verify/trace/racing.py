@@ -141,10 +141,15 @@ class RacingDriver(CursorDriver):
         if self._at in self._judged:
             self._judged.discard(self._at)
             self.tally.expect(line)
+            self._line = line
+            self._compare_judged(line)
         else:
             super().feed(line)
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
+
+    def _compare_judged(self, line: Line) -> None:
+        """Compare what a window has not: fields of its lines that say nothing about it; none, here."""
 
     def _take_early(self, at: int) -> None:
         """Take a line that is ahead, because it proves to come before what the present one begins.

@@ -25,7 +25,7 @@ def findings_of(trace: Trace, where: Path) -> list[tuple[str, int | None, int]]:
     seqs = [line["seq"] for line in trace[1:]]
     for seq, line in enumerate(trace[1:], 1):
         line["seq"] = seq
-    found = t.verified(t.copy_with(RECORDING, trace, where)).tally.findings
+    found = t.decided(t.verified(t.copy_with(RECORDING, trace, where)))
     at = dict(enumerate(seqs, 1))
     return [(f.status, f.racing_seq and at[f.racing_seq], at[f.seq]) for f in found if at[f.seq] >= LAST_FLOW]
 

@@ -69,7 +69,7 @@ def test_it_is_found_where_it_was_done(
     folder: Path, changed: Trace, shows: int, decision_class: str, tmp_path: Path
 ) -> None:
     result = t.verified(t.copy_with(folder, changed, tmp_path))
-    first = result.tally.first_divergence
+    first = t.first_wrong(result)
     assert first is not None
     assert (first.seq, first.decision_class) == (shows, decision_class)
     counted = {name: n["decisions"] for name, n in result.tally.counts.items() if n["decisions"]}
@@ -110,7 +110,7 @@ def test_another_release_in_the_header_is_found_where_its_rules_part(
     trace = t.raw(folder)
     assert t.verified(folder).tally.total("divergent") == 0
     trace[0]["broker_version"] = release
-    first = t.verified(t.copy_with(folder, trace, tmp_path)).tally.first_divergence
+    first = t.first_wrong(t.verified(t.copy_with(folder, trace, tmp_path)))
     assert first is not None
     assert first.seq == at
 
@@ -134,7 +134,7 @@ def test_has_more_may_be_late_only_where_an_entry_may_have_come(
         message["publish_time_ms"] -= older_by_ms
     with gzip.open(copied / "messages.jsonl.gz", "wt", encoding="utf-8") as out:
         out.writelines(json.dumps(message) + "\n" for message in messages)
-    first = t.verified(copied).tally.findings[0]
+    first = t.decided(t.verified(copied))[0]
     assert (first.seq, first.decision_class, first.status) == (trace[at]["seq"], "round", status)
 
 
@@ -152,7 +152,7 @@ def test_a_read_that_made_a_result_was_issued(tmp_path: Path) -> None:
     kept = [*before, *after, trace[done]]
     for seq, line in enumerate(kept[1:], start=1):
         line["seq"] = seq
-    findings = t.verified(t.copy_with(folder, kept, tmp_path)).tally.findings
+    findings = t.decided(t.verified(t.copy_with(folder, kept, tmp_path)))
     assert [(f.seq, f.decision_class, f.status) for f in findings] == [
         (end - 3, "read", "uncertain"),
         (kept[-1]["seq"], "read", "divergent"),

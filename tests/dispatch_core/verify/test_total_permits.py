@@ -44,9 +44,28 @@ def test_no_order_of_the_write_gives_another_total(tmp_path: Path) -> None:
         assert (READ, "divergent") in {(f.seq, f.status) for f in findings_of(trace, tmp_path)}
 
 
-def test_the_other_order_is_still_possible_but_only_for_the_acknowledged_indexes(tmp_path: Path) -> None:
-    """The total may be 24 higher: a read of at most 100 can only be the other order of that send, and is uncertain."""
+def test_the_total_that_is_shown_refutes_the_other_order(tmp_path: Path) -> None:
+    """A read of at most 100 would fit a total that is 24 higher, but the attempts before show the lower one."""
     trace = t.raw(RECORDING)
     trace[READ]["max_entries"] = 100
-    found = [f for f in findings_of(trace, tmp_path) if f.seq == READ]
-    assert [(f.status, f.racing_seq) for f in found] == [("uncertain", RETURNED)]
+    assert [(f.seq, f.status) for f in findings_of(trace, tmp_path)] == [(READ, "divergent")]
+
+
+def test_the_other_order_holds_where_the_total_shows_it(tmp_path: Path) -> None:
+    """With all totals 24 higher the write was done after the total fell, although its line says it was done."""
+    trace = t.raw(RECORDING)
+    for line in trace[RETURNED + 1 :]:
+        if line["kind"] == "read_attempt_end":
+            line["total_permits"] += 24
+    trace[READ]["max_entries"] = 100
+    found = findings_of(trace, tmp_path)
+    assert [(f.decision_class, f.status, f.racing_seq) for f in found] == [("state", "uncertain", RETURNED)]
+
+
+def test_without_totals_the_next_read_shows_the_order(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    for line in trace[1:]:
+        line.pop("total_permits", None)
+    trace[READ]["max_entries"] = 100
+    found = [f for f in findings_of(trace, tmp_path) if f.decision_class == "read"]
+    assert [(f.seq, f.status, f.racing_seq) for f in found] == [(READ, "uncertain", RETURNED)]
