@@ -41,7 +41,7 @@ _STICKY: Final = "HashRangeExclusiveStickyKeyConsumerSelector"
 
 
 class _Written(Enum):
-    """Which thread writes a line, and when."""
+    """The thread that writes a line, and when."""
 
     OF_A_CONNECTION = "what the connection's thread did before is over"
     OF_AN_ATTEMPT = (
@@ -62,7 +62,7 @@ _WRITTEN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a round charged a consumer, between the lines ``sent`` and ``send_returned``."""
+    """The charge of a round to a consumer, between the lines ``sent`` and ``send_returned``."""
 
     sent: int  # seq
     returned: int  # seq
