@@ -74,6 +74,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     """
 
     _dispatcher = Dispatcher.KEY_SHARED
+    #: The room below the unacked limit is counted in entries, see ``permits.usable_now``.
+    counts_entries = True
     #: The lowest position that may be remembered for a joining consumer; -1 = before the first entry.
     _lowest_when_joining = -1
 
@@ -471,12 +473,23 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         result.permits_before = {
             number: int(st.permits[slot]) for number, slot in self._slots.items() if st.connected[slot]
         }
+        if self._unacked_indexes:
+            result.already_acked = self._already_acked(array)
         read_loop.send_groups(st, is_replay, array, self._outcome)
         between(2)
         self._collect(result, entries)
         self._conclude(result, array, chosen)
         result.in_replay = int(st.s[st_.N_REPLAY])
         return result
+
+    def _already_acked(self, entries: st_.I64) -> dict[int, int]:
+        """Count, per chosen consumer, the batch indexes of what it is sent that are acknowledged already."""
+        acked: dict[int, int] = {}
+        indexes = self.state.acked_indexes[entries].tolist()
+        for slot, count in zip(self._outcome[: len(entries)].tolist(), indexes, strict=True):
+            if slot >= 0 and count:
+                acked[self._numbers[slot]] = acked.get(self._numbers[slot], 0) + count
+        return acked
 
     def _choose(self, result: Round, is_replay: bool, entries: st_.I64) -> int:
         """First step of a round: choose a consumer for each entry. Returns a number for ``_conclude``.

@@ -52,6 +52,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
     """A Key_Shared dispatcher that orders by read position."""
 
     _dispatcher = Dispatcher.KEY_SHARED_CLASSIC
+    counts_entries = False
     _lowest_when_joining = 0
 
     def __init__(

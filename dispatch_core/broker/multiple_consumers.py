@@ -55,6 +55,9 @@ class Round:
     dropped: bool = False  # all consumers have left: the entries are dropped, and the cursor is rewound
     refused: Pairs = field(default_factory=list)  # (consumer, hash) held back by draining
     permits_before: dict[int, int] = field(default_factory=dict)
+    already_acked: dict[int, int] = field(
+        default_factory=dict
+    )  # consumer → batch indexes, where there are any
     wants_look_ahead: bool = False
     look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
     retry: bool = False  # read again at once; known when the round has ended (3.x, classic: before)
@@ -368,6 +371,20 @@ class MultipleConsumersDispatcher:
     def unacked_messages(self, entry: int) -> int:
         """Count the messages of an entry that the cursor does not have as acknowledged."""
         return int(pending_acks.unacked_messages(self.state, entry))
+
+    def written_first(self, outcome: Round, consumer: int) -> None:
+        """Have what a round sent to a consumer be written before the dispatcher lowered its total (``lower_total``)."""
+        permits.lower_total(self.state, outcome.already_acked.get(consumer, 0), 0)
+
+    def change_total(self, by: int) -> None:
+        """Change the dispatcher's total permits: a send was written before or after it was lowered, contrary to so far."""
+        self.state.s[st_.TOTAL_PERMITS] += by
+
+    def count_parked(self, consumer: int, count: int) -> None:
+        """Count permits that were parked: their flow is now taken to come before the block."""
+        slot = self.slot(consumer)
+        self.state.parked_permits[slot] -= count
+        self.state.permits[slot] += count
 
     # --- policies --------------------------------------------------------------------------------------------
 

@@ -29,12 +29,14 @@ from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker.state import (
     BLOCKED_ON_UNACKED,
+    I64,
     LOOK_AHEAD_PER_CONSUMER,
     LOOK_AHEAD_PER_SUBSCRIPTION,
     MAX_UNACKED_CONSUMER,
     MAX_UNACKED_SUBSCRIPTION,
     N_CONSUMERS,
     STAMP,
+    TOTAL_PERMITS,
     TOTAL_UNACKED,
     UNBLOCK_AFTER,
     UNBLOCK_BEFORE,
@@ -157,6 +159,30 @@ def charge_send(st: State, slot: int, messages: int, acked: int, entries: int) -
 
 
 @compiled
+def lower_total(st: State, messages: int, acked: int) -> None:
+    """Lower the dispatcher's total for a send of ``messages`` messages, of which ``acked`` count as acknowledged already.
+
+    The dispatcher counts ``acked`` after the send has returned. The connection's thread forgets which indexes are
+    acknowledged as soon as it has written the entries. If that comes first, the count is 0, and the total falls by the
+    whole batch although the consumer's permits fell by less: the two part for good. Source: trySendMessagesToConsumers
+    of all dispatchers with several consumers (3.0.0 to 5.0.x), EntryBatchIndexesAcks.recycle,
+    PulsarCommandSenderImpl.sendMessagesToConsumer.
+
+    A batch of three messages, two of them acknowledged; the consumer is charged one permit in either case:
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> for acked in (2, 0):  # before and after the entries were written
+    ...     st.s[TOTAL_PERMITS] = 10
+    ...     lower_total(st, 3, acked)
+    ...     print(int(st.s[TOTAL_PERMITS]))
+    9
+    7
+    """
+    st.s[TOTAL_PERMITS] -= messages - acked
+
+
+@compiled
 def unacked_room(st: State, slot: int) -> int:
     """Count the messages that the consumer may be sent before it reaches its unacked limit; UNLIMITED without a limit."""
     limit = st.s[MAX_UNACKED_CONSUMER]
@@ -191,6 +217,35 @@ def usable_permits(st: State, slot: int) -> int:
         return 0
     average = max(messages_per_entry(st.average[slot]), 1)
     return min(permits, ceil(room / average))
+
+
+@compiled
+def usable_now(st: State, counts_entries: bool, slot: int) -> int:
+    """Return the usable permits of a consumer as its dispatcher asks for them (getAvailablePermits).
+
+    ``counts_entries``: the room below the unacked limit is divided by the average batch size (4.x).
+    """
+    return usable_permits(st, slot) if counts_entries else room_in_messages(st, slot)
+
+
+@compiled
+def consumers_now(st: State, counts_entries: bool, out: I64) -> None:
+    """Write slot, usable permits, permits and unacked messages of each connected consumer to ``out``, in list order.
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.state import example_state
+    >>> st, out = example_state(consumers=2), np.zeros(8, np.int64)
+    >>> st.permits[1], st.unacked[1] = 5, 3
+    >>> consumers_now(st, True, out)
+    >>> out.tolist()
+    [0, 0, 0, 0, 1, 5, 5, 3]
+    """
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        out[4 * at] = slot
+        out[4 * at + 1] = usable_now(st, counts_entries, slot)
+        out[4 * at + 2] = st.permits[slot]
+        out[4 * at + 3] = st.unacked[slot]
 
 
 @compiled

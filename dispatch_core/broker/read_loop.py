@@ -53,6 +53,7 @@ from dispatch_core.broker.permits import (
     first_available_permits,
     is_available,
     look_ahead_limit,
+    lower_total,
 )
 from dispatch_core.broker.replay_set import add_to_replay, first_in_replay, next_in_replay, remove_from_replay
 from dispatch_core.broker.state import (
@@ -344,7 +345,7 @@ def send_groups(st: State, is_replay: bool, entries: I64, outcome: I64) -> None:
         if messages > 0:
             acked = st.batch_acked[slot]
             charge_send(st, slot, messages, acked, max(st.batch_entries[slot], 1))
-            st.s[TOTAL_PERMITS] -= messages - acked
+            lower_total(st, messages, acked)
         st.batch_messages[slot] = st.batch_acked[slot] = st.batch_entries[slot] = 0
         if drains_elsewhere(st, slot, st.hash_id[entries[i]] + WIDE):
             outcome[i] = REFUSED

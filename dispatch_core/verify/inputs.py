@@ -7,6 +7,7 @@ neither list is dropped. Every line has ``seq``, ``t_us``, ``kind`` and ``consum
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,7 +28,6 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "key_shared_mode",
         "key_shared_allow_out_of_order",
         "ranges",
-        "read_position",  # of the cursor: a read in flight has moved it before its result arrives
     ),
     "consumer_removing": (),
     "consumer_removed": (),
@@ -60,26 +60,67 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "consumer_added": ("read_position", "mark_delete"),
+    "consumer_removed": ("read_position", "mark_delete"),
     "selector_added": ("selector",),
-    "read_issued": ("max_entries",),
+    "selector_refused": ("selector",),
+    "selector_removed": ("selector",),
+    "flow": ("blocked",),
+    "flow_counted": ("permits_after", "blocked_after"),
+    "read_attempt_end": ("total_permits", "usable", "pending_read", "pending_replay"),
+    "usable_seen": ("value",),
+    "read_issued": ("max_entries", "read_position"),
     "replay_read_issued": ("positions",),
     "replay_already_deleted": ("positions",),
-    "read_done": ("hashes",),
-    "round_begin": ("positions",),  # counted; the core dispatches what its read returned
+    "read_done": ("hashes", "read_position"),
+    "round_begin": ("type", "positions", "read_position", "mark_delete"),
     "sent": ("positions", "batch_sizes", "permits_before"),
+    "send_returned": ("permits_after",),
     "round_end": ("retry", "in_replay", "look_ahead"),
     "draining_add": ("hash",),
     "draining_release": ("hash", "closing", "ref_count_before"),
     "draining_blocked": ("hash",),
     "draining_clear": (),
-    "pending_ack_removed": ("positions",),
+    "pending_ack_removed": ("positions", "hash"),
     "pending_ack_refused": ("positions",),
+    "mark_delete": ("mark_delete",),
+    "recently_joined_pruned": ("read_position", "mark_delete"),
     "handover_scheduled": ("pending_read",),
-    "rewind": ("read_position",),
+    "rewind": ("read_position", "mark_delete"),
     "active_picked": ("changed", "sorted"),
     "active_notified": ("active",),
     "cursor_op": ("read_position", "mark_delete"),
     "cursor_state": ("read_position", "mark_delete", "individually_deleted"),
+}
+
+#: Recorded fields of a Key_Shared trace that are compared in the class ``state``: each that a line has is a decision.
+STATE_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "selector_added": ("selector",),
+    "selector_refused": ("selector",),
+    "selector_removed": ("selector",),
+    "flow": ("blocked",),
+    "flow_counted": ("permits_after", "blocked_after"),
+    "read_attempt_end": ("total_permits", "usable", "pending_read", "pending_replay"),
+    "usable_seen": ("value",),
+    "replay_already_deleted": ("positions",),
+    "round_begin": ("type", "positions"),
+    "sent": ("batch_sizes",),
+    "send_returned": ("permits_after",),
+    "pending_ack_removed": ("hash",),
+    "pending_ack_refused": ("positions",),
+}
+#: The same in the class ``position``: positions of the cursor.
+POSITION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "consumer_added": ("read_position", "mark_delete"),
+    "consumer_removed": ("read_position", "mark_delete"),
+    "read_issued": ("read_position",),
+    "read_done": ("read_position",),
+    "round_begin": ("read_position", "mark_delete"),
+    "mark_delete": ("mark_delete",),
+    "recently_joined_pruned": ("read_position", "mark_delete"),
+    "rewind": ("read_position", "mark_delete"),
+    "cursor_op": ("read_position", "mark_delete"),
+    "cursor_state": ("read_position", "mark_delete"),
 }
 
 
@@ -176,6 +217,24 @@ class Entries:
         )
         return int(before.sum())
 
+    def last_up_to(self, ledger_id: int, entry_id: int) -> int:
+        """Return the ordinal of the last stored entry up to a position; -1 if it was dropped, or there is none.
+
+        A position in front of the last entry that was dropped gives -2, one behind the last stored entry that is not the
+        beginning of a later ledger the number of entries: nothing that is kept can be meant.
+        """
+        number = self._number.get((ledger_id, entry_id))
+        if number is not None:
+            return number - self._dropped
+        if entry_id < -1 or (self.dropped_to is not None and (ledger_id, entry_id) < self.dropped_to):
+            return -2
+        ledgers = self.ledger_ids
+        first, last = np.searchsorted(ledgers, ledger_id), np.searchsorted(ledgers, ledger_id, "right")
+        at = int(first + np.searchsorted(self.entry_ids[first:last], entry_id, "right")) - 1
+        if at == len(self) - 1 and entry_id >= 0:
+            return len(self)
+        return at
+
     def start_of_ledger(self, ordinal: int) -> int:
         """Return the ordinal of the first entry of the ledger of a stored entry; negative if it has been dropped."""
         return ordinal - int(self.entry_ids[ordinal])
@@ -210,7 +269,9 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
         kinds = set(pc.unique(batch.column("kind")).to_pylist())
         values = {
             name: _values(
-                batch.column(name), needed=name not in _KINDS_WITH or bool(_KINDS_WITH[name] & kinds)
+                batch.column(name),
+                needed=name not in _KINDS_WITH or bool(_KINDS_WITH[name] & kinds),
+                joined=name == "usable",
             )
             for name in batch.schema.names
             if name != "positions"
@@ -236,12 +297,43 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
             )
 
 
-def _values(column: pa.Array, *, needed: bool) -> list[Any]:
-    """Return the values of a column; only nulls if no line of the batch needs them, which is much faster."""
+def _values(column: pa.Array, *, needed: bool, joined: bool = False) -> list[Any]:
+    """Return the values of a column; only nulls if no line of the batch needs them, which is much faster.
+
+    ``joined``: lists of lists, each joined to one list.
+    """
     if not needed or column.null_count == len(column):
         return [None] * len(column)
+    if pa.types.is_struct(column.type):
+        return _positions(column)
+    if joined:
+        return _flat_rows(column)
     values: list[Any] = column.to_pylist()
     return values
+
+
+def _positions(column: pa.Array) -> list[Any]:
+    """Return positions as (ledger, entry), which is much faster than ``to_pylist``."""
+    ledgers, entries = (pc.struct_field(column, name).to_pylist() for name in ("ledger_id", "entry_id"))
+    pairs: list[Any] = list(zip(ledgers, entries, strict=True))
+    if column.null_count:
+        pairs = [
+            pair if valid else None for pair, valid in zip(pairs, column.is_valid().to_pylist(), strict=True)
+        ]
+    return pairs
+
+
+def _flat_rows(column: pa.Array) -> list[Any]:
+    """Return lists of lists of numbers, each joined to one list."""
+    rows = column.values
+    values, ends = rows.values.to_pylist(), rows.offsets.to_pylist()
+    bounds = [ends[at] for at in column.offsets.to_pylist()]
+    found: list[Any] = [values[first:last] for first, last in itertools.pairwise(bounds)]
+    if column.null_count:
+        found = [
+            row if valid else None for row, valid in zip(found, column.is_valid().to_pylist(), strict=True)
+        ]
+    return found
 
 
 def _ordinals(column: pa.Array, entries: Entries) -> list[list[int] | None]:

@@ -5,10 +5,11 @@ The number of decisions per class follows from the raw lines alone (formula: ``d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dispatch_core.verify.inputs import Line
+from dispatch_core.verify.inputs import POSITION_FIELDS, STATE_FIELDS, Line
 
 CLASSES: Final = (
     "dispatch",
@@ -20,18 +21,10 @@ CLASSES: Final = (
     "draining",
     "active",
     "subscribe",
+    "state",
+    "position",
 )
 MAX_EXAMPLES: Final = 20
-
-
-#: Kinds of lines that stand for decisions, see ``decisions_of``.
-_COUNTED: Final = frozenset(
-    {
-        *("round_begin", "round_end", "read_done", "read_issued", "replay_read_issued", "sent"),
-        *("draining_add", "draining_release", "draining_blocked", "active_picked", "active_notified"),
-        *("selector_added", "selector_refused"),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +41,44 @@ class Finding:
     reason: str | None = None
 
 
-def decisions_of(line: Line) -> tuple[str, int] | None:
-    """Return class and number of the decisions that one raw line stands for, by the published formula (docs/verify.md).
+#: Recorded fields of which each is a decision, by kind of line.
+Fields = Mapping[str, tuple[str, ...]]
 
-    A ``round_end`` stands for one of ``round`` beside the one of ``replay_set`` that is returned here.
+
+def decisions_of(
+    line: Line, state: Fields = STATE_FIELDS, positions: Fields = POSITION_FIELDS
+) -> list[tuple[str, int]]:
+    """Return classes and numbers of the decisions that one raw line stands for, by the published formula (docs/verify.md).
+
+    ``state``, ``positions``: the fields that the driver compares in these classes.
     """
-    if line.kind not in _COUNTED:
-        return None
-    recorded = line.recorded
-    match line.kind:
-        case "round_begin":
-            return "dispatch", len(recorded["positions"] or ())
-        case "read_done":
-            return "hash", len(recorded["hashes"] or ())
-        case "round_end":
-            return "replay_set", 1
-        case "read_issued" | "replay_read_issued":
-            return "read", 1
-        case "sent":
-            return "permits", int(recorded["permits_before"] is not None)
-        case "draining_add" | "draining_release" | "draining_blocked":
-            return "draining", 1
-        case "active_picked" | "active_notified":
-            return "active", 1
-        case "selector_added" | "selector_refused":
-            return "subscribe", 1
-    return None
+    kind, recorded = line.kind, line.recorded
+    found: list[tuple[str, int]] = []
+    first = _FIRST.get(kind)
+    if first is not None:
+        found += first(recorded)
+    for name, fields in (("state", state.get(kind)), ("position", positions.get(kind))):
+        if fields:
+            number = sum(recorded[field] is not None for field in fields)
+            if number:
+                found.append((name, number))
+    return found
+
+
+#: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
+_FIRST: Final[dict[str, Callable[[dict[str, Any]], list[tuple[str, int]]]]] = {
+    "round_begin": lambda recorded: [("dispatch", len(recorded["positions"] or ()))],
+    "read_done": lambda recorded: [("hash", len(recorded["hashes"] or ()))],
+    "round_end": lambda _recorded: [("replay_set", 1), ("round", 1)],
+    "sent": lambda recorded: [("permits", int(recorded["permits_before"] is not None))],
+    **dict.fromkeys(("read_issued", "replay_read_issued"), lambda _recorded: [("read", 1)]),
+    **dict.fromkeys(
+        ("draining_add", "draining_release", "draining_blocked"), lambda _recorded: [("draining", 1)]
+    ),
+    "draining_clear": lambda _recorded: [("state", 1)],
+    **dict.fromkeys(("active_picked", "active_notified"), lambda _recorded: [("active", 1)]),
+    **dict.fromkeys(("selector_added", "selector_refused"), lambda _recorded: [("subscribe", 1)]),
+}
 
 
 def cut_off(begun: Line) -> Finding:
@@ -86,8 +91,10 @@ def cut_off(begun: Line) -> Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts per class and the findings behind them."""
+    """Counts per class and the findings behind them. ``state_fields``, ``position_fields``: see ``decisions_of``."""
 
+    state_fields: Fields = field(default_factory=dict)
+    position_fields: Fields = field(default_factory=dict)
     rounds: int = 0
     counts: dict[str, dict[str, int]] = field(
         default_factory=lambda: {
@@ -96,7 +103,11 @@ class Tally:
     )
     findings: list[Finding] = field(default_factory=list)
     not_judged: dict[str, dict[str, int]] = field(default_factory=dict)  # reason → class → decisions
+    _counted: frozenset[str] = frozenset()  # kinds of lines that stand for decisions
     _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
+
+    def __post_init__(self) -> None:
+        self._counted = frozenset((*_FIRST, *self.state_fields, *self.position_fields))
 
     def exact(self, decision_class: str, decisions: int = 1) -> None:
         """Count ``decisions`` decisions on which broker and core agree."""
@@ -135,12 +146,9 @@ class Tally:
 
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to the formula's number."""
-        if line.kind not in _COUNTED:
-            return
-        stands_for = decisions_of(line)
-        if stands_for is not None:
-            self._formula[stands_for[0]] += stands_for[1]
-            self._formula["round"] += line.kind == "round_end"
+        if line.kind in self._counted:
+            for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
+                self._formula[decision_class] += decisions
 
     def leave_out(self, counts: dict[str, int]) -> None:
         """Subtract expected decisions: they will be counted when more of the log is known."""

@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+RECORDINGS = SHARED / "recordings"
+#: Recordings whose decisions were not explained at first.
+UNSOLVED = SHARED / "unsolved" / "4.2.4"
 
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository")
 
@@ -27,13 +30,17 @@ BARS = {"quiet": (0.05, 0.5), "racing": (0.3, 1.5), "failover": (0.3, 2.0)}
 FEW = 200
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "dispatch_core.cli.main", "verify", "--json", str(RECORDINGS)]
+def verified(recordings: Path) -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "dispatch_core.cli.main", "verify", "--json", str(recordings)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1, 2), done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {line["recording"]: line for line in lines}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, dict[str, Any]]:
+    return verified(RECORDINGS)
 
 
 def group(name: str) -> str:
@@ -48,6 +55,14 @@ def test_all_are_judged_and_none_diverges(results: dict[str, dict[str, Any]]) ->
     assert {name: r["not_judged"] for name, r in results.items() if "not_judged" in r} == {}
     assert {name: r["first_divergence"] for name, r in results.items() if r["divergent"]} == {}
     assert all(r["decisions"] > 0 for r in results.values())
+
+
+@pytest.mark.skipif(not UNSOLVED.is_dir(), reason="no unsolved recordings beside the repository")
+def test_what_was_not_explained_at_first_is() -> None:
+    found = verified(UNSOLVED)
+    assert len(found) == len(list(UNSOLVED.glob("*/trace.jsonl.gz")))
+    assert {name: r["first_divergence"] for name, r in found.items() if r["divergent"]} == {}
+    assert all(r["uncertain"] <= 5 for r in found.values())
 
 
 @pytest.mark.parametrize("which", BARS)

@@ -99,6 +99,18 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "st.permits[slot] -= messages - acked",
         "st.permits[slot] -= entries",
     ),
+    "total_falls_by_what_is_left": edit(
+        "the dispatcher's total never falls by acknowledged indexes, also if the write came first",
+        "multiple_consumers:MultipleConsumersDispatcher.written_first",
+        "outcome.already_acked.get(consumer, 0)",
+        "0",
+    ),
+    "total_falls_by_the_batch": edit(
+        "the dispatcher's total always falls by the whole batch, acknowledged indexes or not",
+        "permits:lower_total",
+        "messages - acked",
+        "messages",
+    ),
     "average_rounded_down": edit(
         "the average of messages per entry is rounded down, not half up",
         "permits:messages_per_entry",
@@ -167,6 +179,12 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "multiple_consumers:MultipleConsumersDispatcher.acknowledge_indexes",
         'not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled")',
         "True",
+    ),
+    "last_index_leaves_the_entry": edit(
+        "an entry whose last message is acknowledged by index is not deleted, and replayed",
+        "commands:ack_indexes",
+        "if left == 0:",
+        "if False:",
     ),
     "nack_keeps_its_hash": edit(
         "a negatively acknowledged entry enters the replay set with its hash",

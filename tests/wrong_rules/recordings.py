@@ -10,6 +10,15 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0/designed-all-leave-range",
         "4.0.0-preview.1/random-0018-ch-quiet",
     ),
+    "total_falls_by_what_is_left": (
+        "4.2.4/random-2019-classic-range-racing",
+        "4.2.4/random-1010-classic-range-quiet",
+    ),
+    "total_falls_by_the_batch": (
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.2.4/random-1010-classic-range-quiet",
+    ),
+    "last_index_leaves_the_entry": ("4.2.4/random-2062-ch-quiet",),
     "r1_off": (
         "4.0.0-preview.1/designed-negative-acks-range",
         "4.0.0/designed-same-name-batches-range",
@@ -412,6 +421,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "round_without_consumers_goes_on": (
         "4.2.4/ops-0013-reset-back-classic-ch",
         "4.0.0/ops-0016-seek-earliest-classic-ch",
+        "4.2.4/random-2013-classic-range-racing",
     ),
     "policy_limit_ignored": (
         "4.2.4/legal-0002-unacked-policy-ch",

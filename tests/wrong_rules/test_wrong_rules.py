@@ -22,7 +22,7 @@ from tests.wrong_rules.recordings import SHOWN_BY
 from tests.wrong_rules.switch import Edit, switched
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = tuple(ROOT / "tests" / "data" / name for name in ("recordings", "verify", "operations"))
+DATA = tuple(ROOT / "tests" / "data" / name for name in ("recordings", "verify", "operations", "races"))
 
 Answers = dict[tuple[str | None, str], dict[str, Any]]
 

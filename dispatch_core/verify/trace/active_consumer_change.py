@@ -130,8 +130,8 @@ class ActiveChangeVerifier(CursorDriver):
 
     def _leave_cut_off(self, goes_on: bool) -> None:
         """Count decisions after the log was cut off inside an add: none if the log ``goes_on``, else uncertain."""
-        for line in self._cut:
-            decision_class, decisions = decisions_of(line) or ("", 0)
+        cut = [(line, *found) for line in self._cut for found in decisions_of(line, {}, {})]
+        for line, decision_class, decisions in cut:
             if decisions and goes_on:
                 self.tally.leave_out({decision_class: decisions})
             elif decisions:
@@ -350,7 +350,7 @@ class ActiveChangeVerifier(CursorDriver):
     def _compare_rewound(self, line: Line) -> None:
         """Compare the read position after a rewind: behind mark-delete, as far as the finished acks show."""
         position = line.recorded["read_position"]
-        at = -1 if position is None else self._entries.ordinal(position["ledger_id"], position["entry_id"])
+        at = -1 if position is None else self._entries.ordinal(*position)
         expected = int(self.core.state.s[READ_POSITION])
         if at < 0 or at == expected or (at < expected and self._acks.any_under_way(at, expected)):
             return

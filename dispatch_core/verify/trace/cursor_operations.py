@@ -16,7 +16,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -309,7 +309,7 @@ class CursorDriver(Driver):
             self._moves_due.remove(due)
         return due
 
-    def _last_up_to(self, position: dict[str, Any] | None) -> int | None:
+    def _last_up_to(self, position: tuple[int, int] | None) -> int | None:
         """Return the last stored entry up to a position, -1 = none; ``None`` without a position."""
         if position is None:
             return None
@@ -318,6 +318,6 @@ class CursorDriver(Driver):
         return at if at >= 0 else self._entries.first_from(ledger_id, entry_id + 1) - 1
 
 
-def _pair(position: dict[str, Any]) -> tuple[int, int]:
+def _pair(position: tuple[int, int]) -> tuple[int, int]:
     # A reset to the end names the largest position there is; one more must stay a number of 64 bits.
-    return int(position["ledger_id"]), min(int(position["entry_id"]), (1 << 63) - 2)
+    return position[0], min(position[1], (1 << 63) - 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Finding, Tally, decisions_of
+from dispatch_core.verify.tally import Fields, Finding, Tally, decisions_of
 from dispatch_core.verify.trace.lines_ahead import LinesAhead
 
 MAX_SHOWN_POSITIONS = 8
@@ -21,8 +22,12 @@ MAX_SHOWN_POSITIONS = 8
 class Driver(ABC):
     """Feed a trace to a core. A subclass has a method ``_on_<kind>`` for every kind of line it takes."""
 
+    #: Recorded fields that are compared in the classes ``state`` and ``position``, see ``tally.decisions_of``.
+    state_fields: ClassVar[Fields] = {}
+    position_fields: ClassVar[Fields] = {}
+
     def __init__(self, entries: Entries) -> None:
-        self.tally = Tally()
+        self.tally = Tally(self.state_fields, self.position_fields)
         self._entries = entries
         self._lines = LinesAhead()
         self._at = -1  # index of the line being fed
@@ -92,11 +97,9 @@ class Driver(ABC):
 
     def _leave(self, line: Line) -> None:
         """Count the decisions of a line as not judged."""
-        stands_for = decisions_of(line)
-        if stands_for is not None:
-            reason = "" if self.stopped is None else self.stopped[0]
-            self.tally.leave_unjudged(*stands_for, reason)
-            self.tally.leave_unjudged("round", int(line.kind == "round_end"), reason)
+        reason = "" if self.stopped is None else self.stopped[0]
+        for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
+            self.tally.leave_unjudged(decision_class, decisions, reason)
 
     def refuse(self, line: Line, error: IllegalTransitionError) -> None:
         """Count a line as a divergence without giving it to the core."""

@@ -31,7 +31,6 @@ from dispatch_core.verify.trace.limits_in_force import (
     REASON_OF_RATE,
     DeliverTimes,
 )
-from dispatch_core.verify.trace.pending_acks import PendingAcksDriver
 from dispatch_core.verify.trace.races import Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import NEXT_SECTION, Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
@@ -43,19 +42,20 @@ from dispatch_core.verify.trace.recorded import (
     differing_read,
     differing_round,
 )
+from dispatch_core.verify.trace.shown_state import ShownStateDriver
 
 #: Number of entries before which the scan of the replay set pauses, at most: each makes more orders to try.
 MAX_PAUSES: Final = 8
 
 
-class KeySharedVerifier(PendingAcksDriver):
+class KeySharedVerifier(ShownStateDriver):
     """State of one verification: the core, what is expected of the coming lines, and the tally."""
 
     core: KeySharedDispatcher
     dispatcher: ClassVar[type[KeySharedDispatcher]] = KeySharedDispatcher
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
-        super().__init__(entries, facts, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
+        super().__init__(entries, facts, profile, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
         self.hashes = _hashes_of(log.messages, profile)
         self.core = self.dispatcher(profile, self.hashes, batch_sizes(log.messages), facts.consumers_added)
         self.core.know_ledgers(entries.start_of_ledger)
@@ -105,8 +105,14 @@ class KeySharedVerifier(PendingAcksDriver):
         ranges = line.inputs["ranges"]
         self._announced[who(line)] = None if ranges is None else [(r["start"], r["end"]) for r in ranges]
         self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0)
+        if self._compare_positions(line):
+            self._read_moved_on()
+
+    def _read_moved_on(self) -> None:
+        """Take note that a read in flight has moved the read position already; nothing depends on it, here."""
 
     def _on_selector_added(self, line: Line) -> None:
+        self._compare_selector(line)
         self._settle_all()
         consumer = who(line)
         try:
@@ -128,6 +134,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self._releases.expect(outcome.answer[1], until=window.end)
 
     def _on_selector_refused(self, line: Line) -> None:
+        self._compare_selector(line)
         consumer = who(line)
         try:
             self.core.select_in(consumer, self._announced.get(consumer))
@@ -139,6 +146,7 @@ class KeySharedVerifier(PendingAcksDriver):
         self.core.refuse(consumer)
 
     def _on_selector_removed(self, line: Line) -> None:
+        self._compare_selector(line)
         self._settle_all()
         consumer = who(line)
         moved = self.core.select_out(consumer)
@@ -157,6 +165,9 @@ class KeySharedVerifier(PendingAcksDriver):
         )
         self._judge(window, outcome)
         self._releases.expect(outcome.answer.returned, until=window.end)
+        if outcome.answer.cleared:
+            self._close_totals()
+            self._clear_due = self._tracked
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
         self._finish_acks_of_nobody()
 
@@ -261,6 +272,10 @@ class KeySharedVerifier(PendingAcksDriver):
                 recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
                 recorded.held_back[line.recorded["hash"]] += 1
                 window.count("draining")
+            elif line.kind == "replay_already_deleted":
+                recorded.already_deleted = line.recorded["positions"]
+                recorded.deleted_seq = line.seq
+                window.count("state")
             else:
                 if line.kind == "read_done":
                     recorded.results.setdefault(line.inputs["type"], line.seq)
@@ -273,6 +288,7 @@ class KeySharedVerifier(PendingAcksDriver):
 
     def _on_read_issued(self, line: Line) -> None:
         self._inferred_attempt(line)
+        self._compare_positions(line)
 
     def _on_replay_read_issued(self, line: Line) -> None:
         self._inferred_attempt(line)
@@ -286,7 +302,10 @@ class KeySharedVerifier(PendingAcksDriver):
             decision_class = "draining" if line.kind == "draining_blocked" else "read"
             self._differ(decision_class, "nothing outside a read attempt", line.kind)
             return
-        self._attempt(Window(line, self._inferred_end(line)), including=True)
+        end = self._inferred_end(line)
+        following = self._lines.between(end + 1, self._lines.horizon(self._at))
+        end += int(next((other.kind for _at, other in following), "") == "replay_already_deleted")
+        self._attempt(Window(line, end), including=True)
 
     def _inferred_end(self, line: Line) -> int:
         """Return the last line of an attempt that the trace does not frame: its read, or its last refusal if none comes.
@@ -325,6 +344,7 @@ class KeySharedVerifier(PendingAcksDriver):
             self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
         if self.core.read_done(kind, entries):
             self._results.append((kind, entries, len(positions) - len(entries)))
+        self._compare_positions(line)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -339,7 +359,10 @@ class KeySharedVerifier(PendingAcksDriver):
             self._stop_judging(REASON_OF_DELAY)
             self._leave(line)
             return
+        self._compare_result(line, kind, entries, unknown)
+        self._compare_positions(line)
         window = self._frame(line, "round_end")
+        before = {consumer: self._plain_counters(consumer) for consumer in self.core.connected()}
         recorded = self._round_lines(window)
         window.count("dispatch", len(entries) + unknown)
         has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
@@ -354,6 +377,7 @@ class KeySharedVerifier(PendingAcksDriver):
             window, 3, decide, lambda answer: differing_round(answer, entries, recorded, self._positions)
         )
         self.refused_now = outcome.answer.refused
+        self._charged(outcome.answer, window, before)
         if unknown:
             outcome.plain.append(
                 Difference(
@@ -364,11 +388,25 @@ class KeySharedVerifier(PendingAcksDriver):
         if recorded.end is not None:
             self._settle_has_more(outcome, recorded.end)
         self._judge(window, outcome)
+        self._open_totals(window, outcome.answer)
         if not self._attempts_logged and outcome.answer.look_ahead:
             self._expect_look_ahead()
 
+    def _compare_result(self, line: Line, kind: str, entries: list[int], unknown: int) -> None:
+        """Compare the read result that a round dispatches: its type and its entries."""
+        self._compare_fixed(line, "type", kind, line.recorded["type"])
+        positions = line.recorded["positions"]
+        same = positions is not None and [entry for entry in positions if entry >= 0] == entries
+        if same and len(positions) == len(entries) + unknown:
+            self.tally.exact("state")
+        elif positions is not None:
+            self._differ(
+                "state", f"a round of {self._positions(entries)}", f"of {self._positions(positions)}"
+            )
+
     def _go_on(self, outcome: Round, window: Window) -> None:
-        """Apply what the lines of a window show about the end of the round; nothing, here."""
+        """Apply what the lines of a window show about the end of the round: which sends were written by then."""
+        self._take_written(window, outcome)
 
     def _expect_look_ahead(self) -> None:
         """Make the attempt of a round that looks ahead if it led to no read, so that no line shows it."""
@@ -388,6 +426,9 @@ class KeySharedVerifier(PendingAcksDriver):
             elif line.kind == "draining_blocked":
                 recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
                 window.count("draining")
+            elif line.kind == "pending_ack_refused":
+                recorded.not_taken.append(line)
+                window.count("state")
             elif line.kind == "round_end":
                 recorded.end = line
                 window.count("replay_set")

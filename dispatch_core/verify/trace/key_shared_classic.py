@@ -52,15 +52,15 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
     def _on_flow_applied(self, line: Line) -> None:
         """Count permits in the dispatcher. An ack that unblocked its consumer may lower the unacked counter later."""
         permits = self._permits(line)
-        if not self._counting_logged:
-            self._settle(self.connection(who(line)), flows=True)
+        self._settle_applied(self.connection(who(line)), permits)
         self.core.flow_applied(who(line), permits)
 
-    def _on_recently_joined_pruned(self, _line: Line) -> None:
+    def _on_recently_joined_pruned(self, line: Line) -> None:
         """Free the recently joined consumers that mark-delete has reached: its hook ran."""
         for connection in self._connections.values():
             self._settle(connection)  # mark-delete has moved: the acks that moved it are through
         self.core.prune()
+        super()._on_recently_joined_pruned(line)
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -101,17 +101,9 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             for position in ([behind] if is_held else [behind, at])
         ]
 
-    def _end_of_read(self) -> Line | None:
-        """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
-            if line.kind == "read_done" and line.inputs["type"] == "Normal":
-                return line
-            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
-                return None
-        return None
-
     def apply_fact(self, fact: Command) -> None:
         """See ``RacingDriver``: the consumer joined when the read had moved the read position."""
+        super().apply_fact(fact)
         if fact.held_from is not None:
             self.core.hold_back_from(fact.connection, fact.held_from)
 
@@ -128,17 +120,15 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             self._facts = [
                 fact
                 for fact in self._facts
-                if (fact.held_from or 0) > reached and fact.connection in connected
+                if fact.held_from is None or (fact.held_from > reached and fact.connection in connected)
             ]
         return super()._decide(window, steps, decide, differences)
 
-    def _on_consumer_added(self, line: Line) -> None:
-        super()._on_consumer_added(line)
-        position = line.inputs["read_position"]
-        if position is not None and self.core.reads_ahead():
-            self.core.read_position_seen(
-                self._entries.first_from(position["ledger_id"], position["entry_id"])
-            )
+    def _read_moved_on(self) -> None:
+        """See ``KeySharedVerifier``: whoever joins now remembers the position behind that read."""
+        done = self._end_of_read()
+        if done is not None:
+            self.core.read_position_seen(max(done.inputs["positions"]) + 1)
 
     def _inferred_attempt(self, line: Line) -> None:
         """Verify the attempt of a line; of the two attempts of a removal the first has made the read, if it could."""
@@ -163,6 +153,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
         In the plain order the writes are done if their calls returned with them done, and the round had turns to come.
         """
+        super()._go_on(outcome, window)
         returned = [line for _at, line in self._within(window.end) if line.kind == "send_returned"]
         done = bool(returned) and all(line.inputs["written"] for line in returned)
         if done and self._lines[window.end].t_us - returned[-1].t_us >= _A_TURN_US:

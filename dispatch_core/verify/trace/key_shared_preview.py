@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Acked
-from dispatch_core.broker.profiles import Profile
-from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.broker.state import MAX_UNACKED_CONSUMER
+from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
-from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
 
@@ -53,10 +51,6 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     acks_are_logged: ClassVar[bool] = False
 
-    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
-        super().__init__(log, profile, entries, facts)
-        self._counted: dict[int, int] = {}  # consumer → flows counted, not yet with the dispatcher
-
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: acks of which a part is still to be done."""
         super()._change_ordinals(change)
@@ -66,21 +60,10 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
-    def _on_flow_counted(self, line: Line) -> None:
-        super()._on_flow_counted(line)
-        self._counted[who(line)] = self._counted.get(who(line), 0) + 1
-
     def _on_flow_applied(self, line: Line) -> None:
         """Count permits in the dispatcher, as the consumer did before. An ack that unblocked it may be at its first part."""
         consumer, permits = who(line), self._permits(line)
-        ahead = self._counted.get(consumer, 0)
-        late = self.connection(consumer).late
-        at = next((at for at, command in enumerate(late) if command.permits == permits), None)
-        if ahead <= 0 and at is not None:
-            for command in late[: at + 1]:
-                self.finish_late(command)
-            del late[: at + 1]
-        self._counted[consumer] = ahead - 1
+        self._settle_applied(self.connection(consumer), permits)
         self.core.flow_applied(consumer, permits)
 
     # --- acks ----------------------------------------------------------------------------------------------------
@@ -91,6 +74,11 @@ class PreviewVerifier(RecentlyJoinedVerifier):
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared
         commands = [self._arrival(line, entry) for entry in line.inputs["positions"] if entry >= 0]
+        for command in commands:
+            holder = self._holder_of_ack(command)
+            if holder is not None:
+                messages = self.core.unacked_messages(command.entry)
+                self._effects_open.ack(command.connection, line.seq, holder, messages, entry=command.entry)
         acks = [(command, _Ack(command.entry)) for command in commands if not command.applied]
         for parts in ((_REMOVE, _LOWER), (_DELETE,)):
             for command, ack in acks:
@@ -99,10 +87,36 @@ class PreviewVerifier(RecentlyJoinedVerifier):
                     late.result = _Part(ack, part)
                     connection.late.append(late)
 
+    def _holder_of_ack(self, command: Command) -> int | None:
+        """Return the consumer whose counter an ack lowers, also if a decision has shown it to come first."""
+        return command.result if isinstance(command.result, int) else self.core.holder(command.entry)
+
+    def _acknowledges(self, command: Command) -> tuple[int, ...]:
+        """See ``ShownStateDriver``: the last part of an ack."""
+        part = command.result
+        return (part.ack.entry,) if isinstance(part, _Part) and part.part == _DELETE else ()
+
+    def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:
+        """See ``ShownStateDriver``: the parts of an ack."""
+        if command.result is _PARKED:
+            return 0, command.connection == consumer
+        if not isinstance(command.result, _Part):
+            return super()._lowers(command, consumer)
+        ack, part = command.result.ack, command.result.part
+        begun = ack.begun
+        holder = self.core.holder(ack.entry) if begun is None else begun.consumer
+        messages = self.core.unacked_messages(ack.entry) if begun is None else begun.messages
+        if holder != consumer:
+            return 0, False
+        if part == _REMOVE:
+            return 0, 2 * self.core.unacked(consumer) <= int(self.core.state.s[MAX_UNACKED_CONSUMER])
+        return (messages if part == _LOWER else 0), False
+
     def begin_command(self, command: Command) -> object:
         """Apply an ack that has arrived in full; no later line shows more of it."""
+        holder = self.core.holder(command.entry)
         self.core.ack(command.entry)
-        return None
+        return holder
 
     def finish_command(self, command: Command) -> None:
         """Apply the last step of a redelivery request, a part of an ack, or an ack that arrived in the window in full."""
@@ -125,6 +139,8 @@ class PreviewVerifier(RecentlyJoinedVerifier):
         self.core.lower_for_redelivery(consumer, messages, everything=wanted is None)
         command = Command(line.seq, consumer, "redelivery request", result=_PARKED)
         self.connection(consumer).late.append(command)
+        parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
+        self._effects_open.ack(consumer, line.seq, consumer, 0, permits=parked)
 
     def _do(self, ack: _Ack, part: int) -> None:
         if part == _REMOVE:

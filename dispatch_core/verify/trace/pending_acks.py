@@ -26,7 +26,7 @@ _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Redelivered:
+class Redelivered:
     """Remaining steps of a redelivery request after the dispatcher has put its entries into the replay set."""
 
     messages: int
@@ -146,13 +146,18 @@ class PendingAcksDriver(RacingDriver):
                     connection.waiting.append(command)
                     self._acks[entry] = command
                 continue
+            holder = self.core.holder(entry)
             if words:
-                self.core.acknowledge_indexes(entry, words)
-            elif self.core.holder(entry) is None:
+                self._acknowledged_now(command, holder, self.core.acknowledge_indexes(entry, words))
+            elif holder is None:
                 self.core.acknowledge(entry)
+                self._acknowledged_now(command, None, 0)
             else:
                 connection.waiting.append(command)
                 self._acks[entry] = command
+
+    def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
+        """Take an ack that has no line of its effect: of batch indexes, by so many ``messages``, or of nobody's entry."""
 
     def begin_command(self, command: Command) -> object:
         """Apply an ack in full; returns the release that follows it, None if the entry was pending on nobody."""
@@ -161,7 +166,7 @@ class PendingAcksDriver(RacingDriver):
 
     def finish_command(self, command: Command) -> None:
         """Apply the later parts of an ack (holder's counter, cursor) or of a redelivery request (counter, permits)."""
-        if isinstance(command.result, _Redelivered):
+        if isinstance(command.result, Redelivered):
             asked, consumer = command.result, command.connection
             self.core.lower_for_redelivery(consumer, asked.messages, everything=asked.everything)
             self.core.flow_parked(consumer, everything=asked.everything)
@@ -246,7 +251,7 @@ class PendingAcksDriver(RacingDriver):
         asked = self._removed.pop(who(line), [])
         messages = self.core.add_requested(who(line), sorted(asked))
         command = Command(line.seq, who(line), "redelivery request")
-        command.result = _Redelivered(messages, everything=line.inputs["positions"] is None)
+        command.result = Redelivered(messages, everything=line.inputs["positions"] is None)
         self.connection(who(line)).late.append(command)
 
     def _let_go_for(self, request: Line) -> None:

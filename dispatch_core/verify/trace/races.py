@@ -13,7 +13,9 @@ that the trace leaves open are tried, on copies of the state:
 * an ack that overlapped the very send that blocked its consumer on unacked messages may have come before it: whether the
   block is there shows only later, so it stays in question until it is cleared;
 * a consumer that joined while a read was in flight may be held back by the position behind that read (``joins``): an *open
-  fact*, until a decision shows it or refutes it.
+  fact*, until a decision shows it or refutes it;
+* a batch of which some indexes were acknowledged may have been written before or after the dispatcher lowered its total
+  permits for it (``permits.lower_total``): an open fact, too.
 
 Commands of one connection keep their order. An order that gives the recorded answer in full is taken: the decisions in
 which the plain order differs are *uncertain*, with the ``seq`` of the racing line; the state goes on from there, and what
@@ -45,12 +47,18 @@ class Command:
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
     uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
     held_from: int | None = None  # an open fact: the connection's consumer joined at this read position
+    total_by: int = 0  # an open fact: the dispatcher's total permits differ by so many
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
     )
     applied: bool = False  # before its own line, by an order that a decision proved
     result: object = None  # what applying it early gave, for the line that is to come
+
+    @property
+    def is_fact(self) -> bool:
+        """True for an open fact, false for a command."""
+        return self.held_from is not None or self.total_by != 0
 
 
 @dataclass(slots=True)
@@ -59,6 +67,8 @@ class Connection:
 
     waiting: deque[Command] = field(default_factory=deque)  # arrived, effect not logged
     late: list[Command] = field(default_factory=list)  # effect logged, its later steps possibly still to come
+    arrived: int = 0  # permits of its flows
+    applied: int = 0  # permits that have reached the dispatcher
 
     def open(self) -> list[Command]:
         """Commands that have arrived and have had no effect yet."""
@@ -151,7 +161,7 @@ def search(
     other = {
         commands[0]: run({(connection, True): Move(connection, True, 1, 0)})[1]
         for connection, commands in waiting.items()
-        if commands[0].held_from is not None
+        if commands[0].is_fact
     }
     answer, plain = run({})
     if not plain:
@@ -198,7 +208,7 @@ def _earliest(commands: list[Command]) -> int:
 def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], steps: int) -> Iterable[Move]:
     for connection, commands in waiting.items():
         for count in range(1, len(commands) + 1):
-            stop = steps if commands[0].held_from is None else 1
+            stop = 1 if commands[0].is_fact else steps
             for step in range(_earliest(commands[:count]), stop):
                 yield Move(connection, True, count, step)
     for connection, commands in late.items():

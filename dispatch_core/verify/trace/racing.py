@@ -14,7 +14,12 @@ from enum import Enum
 from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
-from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Released
+from dispatch_core.broker.multiple_consumers import (
+    Between,
+    MultipleConsumersDispatcher,
+    Released,
+    Round,
+)
 from dispatch_core.broker.state import State
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
@@ -34,6 +39,10 @@ _COUNTED: Final = -3
 #: Pseudo connections of open facts count down from here.
 _FACTS: Final = -(1 << 40)
 
+
+#: Number of sends with acknowledged indexes whose effect on the total permits stays open; of earlier ones the plain order
+#: holds. Attempts that have lines show the total, so that more than those of one round are open only without such lines.
+_MAX_OPEN_TOTALS: Final = 4
 
 #: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
 NEXT_SECTION = frozenset(
@@ -132,10 +141,15 @@ class RacingDriver(CursorDriver):
         if self._at in self._judged:
             self._judged.discard(self._at)
             self.tally.expect(line)
+            self._line = line
+            self._compare_judged(line)
         else:
             super().feed(line)
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
+
+    def _compare_judged(self, line: Line) -> None:
+        """Compare what a window has not: fields of its lines that say nothing about it; none, here."""
 
     def _take_early(self, at: int) -> None:
         """Take a line that is ahead, because it proves to come before what the present one begins.
@@ -211,6 +225,7 @@ class RacingDriver(CursorDriver):
         connection = self.connection(who(line))
         self._settle(connection, flows=self._counting_logged)
         command = self._arrival(line, -1)
+        connection.arrived += command.permits
         if not command.applied:
             connection.late.append(command)
 
@@ -220,8 +235,41 @@ class RacingDriver(CursorDriver):
     def _on_flow_applied(self, line: Line) -> None:
         """Count permits in the dispatcher; the consumer has done so before."""
         permits = self._permits(line)
-        self._settle(self.connection(who(line)), flows=True)
+        connection = self.connection(who(line))
+        self._settle(connection)
+        self._settle_applied(connection, permits)
         self.core.flow_applied(who(line), permits)
+
+    def _settle_applied(self, connection: Connection, permits: int) -> None:
+        """Finish the flows that permits which have reached the dispatcher show to be counted, and no later ones.
+
+        The permits of a connection reach the dispatcher in the order of its flows; those of flows that were parked come
+        later, as a sum. So an open flow is counted only if more has reached the dispatcher than the other flows had.
+        Example: flows of 1, 1 and 1 have arrived, the last is open. The first line of 1 shows nothing about it, the third
+        does.
+        """
+        connection.applied += permits
+        taken = self._taken_of(connection)
+        unproved = [*taken, *(command for command in connection.late if command.permits)]
+        known = connection.arrived - sum(command.permits for command in unproved)
+        for command in sorted(unproved, key=lambda command: command.seq):
+            if known >= connection.applied:
+                return
+            known += command.permits
+            if any(command is other for other in taken):
+                self._taken[command.connection].remove(command)
+                continue
+            at = next(at for at, other in enumerate(connection.late) if other is command)
+            done, connection.late = connection.late[: at + 1], connection.late[at + 1 :]
+            for earlier in done:
+                self.finish_late(earlier)
+        connection.applied = min(connection.applied, known)  # flows of before the log began
+
+    def _taken_of(self, connection: Connection) -> list[Command]:
+        """Return the flows of a connection that a window took for counted, and that no line shows to be."""
+        return [
+            flow for c, flows in self._taken.items() if self.connection(c) is connection for flow in flows
+        ]
 
     def _permits(self, line: Line) -> int:
         """Return the permits of a ``flow_applied`` line; raises ``IllegalTransitionError`` if it has none."""
@@ -283,7 +331,37 @@ class RacingDriver(CursorDriver):
         """Apply an ack that has arrived before the line of its effect; returns the result to compare with this line."""
 
     def apply_fact(self, fact: Command) -> None:
-        """Apply an open fact; a subclass that opens some does."""
+        """Apply an open fact; a subclass that opens others extends this."""
+        if fact.total_by:
+            self.core.change_total(fact.total_by)
+
+    def _open_totals(self, window: Window, outcome: Round) -> None:
+        """Open a fact for each send of a round with acknowledged indexes: whether it was written before the total fell.
+
+        The plain order takes it as written by then if its ``send_returned`` says so.
+        """
+        if not outcome.already_acked:
+            return
+        for _at, line in self._within(window.end):
+            acked = outcome.already_acked.get(line.consumer or 0, 0) if line.kind == "send_returned" else 0
+            if acked and line.inputs["written"] is not None:
+                by = acked if line.inputs["written"] else -acked
+                what = f"the write of what consumer {line.consumer} was sent"
+                self._facts.append(Command(line.seq, who(line), what, total_by=by))
+        totals = [fact for fact in self._facts if fact.total_by]
+        self._facts = [fact for fact in self._facts if fact not in totals[:-_MAX_OPEN_TOTALS]]
+
+    def _close_totals(self) -> None:
+        """Forget the facts about the total permits: all consumers have left, so that it is 0."""
+        self._facts = [fact for fact in self._facts if not fact.total_by]
+
+    def _take_written(self, window: Window, outcome: Round) -> None:
+        """Lower the total permits for sends whose lines say that they were written when their call returned."""
+        if not outcome.already_acked:
+            return
+        for _at, line in self._within(window.end):
+            if line.kind == "send_returned" and line.inputs["written"]:
+                self.core.written_first(outcome, who(line))
 
     @abstractmethod
     def finish_command(self, command: Command) -> None:
@@ -508,8 +586,12 @@ class RacingDriver(CursorDriver):
 
     def _close_facts(self, closed: Sequence[Command]) -> None:
         """Forget open facts that the decisions have shown, with other facts about the same consumer, or refuted."""
-        shown = {fact.connection for fact in closed if fact.applied}
-        self._facts = [fact for fact in self._facts if fact not in closed and fact.connection not in shown]
+        shown = {fact.connection for fact in closed if fact.applied and fact.held_from is not None}
+        self._facts = [
+            fact
+            for fact in self._facts
+            if fact not in closed and (fact.held_from is None or fact.connection not in shown)
+        ]
 
     def _reopen(self, flow: Command) -> None:
         """Reopen a flow that was taken for counted: it is late, or still to arrive."""
@@ -575,7 +657,7 @@ class _Stage:
         driver = self._driver
         if command.unblocks is not None:
             driver.core.unblock(command.unblocks)
-        elif command.held_from is not None:
+        elif command.is_fact:
             driver.apply_fact(command)
         elif command.uncounts is not None:
             driver.core.take_back(command.connection, command.uncounts.permits)

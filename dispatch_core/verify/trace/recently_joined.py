@@ -30,6 +30,7 @@ class RecentlyJoinedVerifier(KeySharedVerifier):
         self._forget_leaving()
 
     def _on_consumer_removed(self, line: Line) -> None:
+        super()._on_consumer_removed(line)
         self._forget_leaving()
 
     def _forget_leaving(self) -> None:

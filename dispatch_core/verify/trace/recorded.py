@@ -38,6 +38,8 @@ class Recorded:
     read: Read = field(default_factory=lambda: Read("None"))
     read_seq: int = 0
     results: dict[str, int] = field(default_factory=dict)  # type → seq of a read result within the window
+    already_deleted: list[int] | None = None  # of a replay read
+    deleted_seq: int = 0
     blocked: Said = field(default_factory=list)  # (consumer, hash)
     held_back: Counter[int] = field(default_factory=Counter)  # hash → lines of ``blocked`` in an attempt
     released: set[int] = field(
@@ -46,6 +48,7 @@ class Recorded:
     adds: dict[int, Said] = field(default_factory=dict)  # consumer → hashes that begin to drain
     closed: Said = field(default_factory=list)  # (hash, reference count before)
     sent: list[Sent] = field(default_factory=list)
+    not_taken: list[Line] = field(default_factory=list)  # ``pending_ack_refused``
     end: Line | None = None  # ``round_end``
 
 
@@ -89,6 +92,7 @@ def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Differenc
     found = differing_items(
         "blocks (consumer, hash)", list(read.refused), recorded.blocked, recorded.read_seq
     )
+    found += _differing_deleted(read, recorded, show)
     other = recorded.read
     same = (read.kind, read.max_entries, read.entries) == (other.kind, other.max_entries, other.entries)
     if same or (other.kind == "None" and read.kind not in ("Normal", "Replay")):
@@ -104,6 +108,23 @@ def differing_read(read: Read, recorded: Recorded, show: Show) -> list[Differenc
     return [*found, difference]
 
 
+def _differing_deleted(read: Read, recorded: Recorded, show: Show) -> list[Difference]:
+    """Compare the entries of a replay read that are acknowledged already: a set, for the broker keeps no order of them."""
+    expected, other = sorted(read.already_deleted), sorted(recorded.already_deleted or ())
+    if expected == other:
+        return []
+    return [
+        Difference(
+            "state",
+            f"already acknowledged: {show(expected)}",
+            show(other),
+            decisions=int(recorded.already_deleted is not None),
+            seq=recorded.deleted_seq or recorded.read_seq,
+            weight=1 + len(set(expected) ^ set(other)),
+        )
+    ]
+
+
 def differing_round(
     outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
 ) -> list[Difference]:
@@ -111,6 +132,7 @@ def differing_round(
     sends = recorded.sent[0].seq if recorded.sent else 0
     found = differing_items("blocks (consumer, hash)", outcome.refused, recorded.blocked, sends)
     found += _differing_sends(outcome, entries, recorded, show)
+    found += _differing_not_taken(outcome, recorded, show)
     if recorded.end is None:
         return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
     said, seq = recorded.end.recorded, recorded.end.seq
@@ -129,6 +151,23 @@ def differing_round(
             )
         )
     return found
+
+
+def _differing_not_taken(outcome: Round, recorded: Recorded, show: Show) -> list[Difference]:
+    """Compare the entries that the last check at send time refused; consumers are served in a hash map's order."""
+    said = sorted(entry for line in recorded.not_taken for entry in line.recorded["positions"])
+    if sorted(outcome.not_taken) == said:
+        return []
+    return [
+        Difference(
+            "state",
+            f"refused at send time: {show(sorted(outcome.not_taken))}",
+            show(said),
+            decisions=len(recorded.not_taken),
+            seq=recorded.not_taken[0].seq if recorded.not_taken else 0,
+            weight=1 + len(set(outcome.not_taken) ^ set(said)),
+        )
+    ]
 
 
 def differing_entries(expected: Sequence[int], got: Sequence[int]) -> tuple[list[int], list[int]]:

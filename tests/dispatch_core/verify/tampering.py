@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.trace.runner import Verification, verify
 
 Trace = list[dict[str, Any]]
@@ -21,11 +22,42 @@ Keys = dict[str, Any]
 Tampering = Callable[[Trace, int, Keys], int | None]
 
 
+#: Kind of line → fields of the class ``state`` in traces of Key_Shared.
+STATE = {
+    "selector_added": ("selector",),
+    "selector_refused": ("selector",),
+    "selector_removed": ("selector",),
+    "flow": ("blocked",),
+    "flow_counted": ("permits_after", "blocked_after"),
+    "read_attempt_end": ("total_permits", "usable", "pending_read", "pending_replay"),
+    "usable_seen": ("value",),
+    "replay_already_deleted": ("positions",),
+    "round_begin": ("type", "positions"),
+    "sent": ("batch_sizes",),
+    "send_returned": ("permits_after",),
+    "pending_ack_removed": ("hash",),
+    "pending_ack_refused": ("positions",),
+}
+#: Kinds of lines with fields of the class ``position`` there; the fields are ``read_position`` and ``mark_delete``.
+POSITION = frozenset(
+    {
+        *("consumer_added", "consumer_removed", "read_issued", "read_done", "round_begin", "mark_delete"),
+        *("recently_joined_pruned", "rewind", "cursor_op", "cursor_state"),
+    }
+)
+
+
 def published_formula(trace: Trace) -> Counter[str]:
     """Decisions per class, from the raw lines alone (docs/verify.md)."""
     count: Counter[str] = Counter()
+    key_shared = trace[0]["subscription_type"] == "Key_Shared"
     for line in trace[1:]:
         kind = line["kind"]
+        if key_shared:
+            count["state"] += sum(line.get(name) is not None for name in STATE.get(kind, ()))
+            count["state"] += kind == "draining_clear"
+        if key_shared and kind in POSITION:
+            count["position"] += sum(line.get(name) is not None for name in ("read_position", "mark_delete"))
         if kind == "round_begin":
             count["dispatch"] += len(line["positions"])
         elif kind == "read_done":
@@ -44,6 +76,16 @@ def published_formula(trace: Trace) -> Counter[str]:
         elif kind in ("selector_added", "selector_refused"):
             count["subscribe"] += 1
     return count
+
+
+def decided(result: Verification) -> list[Finding]:
+    """Return the findings about decisions: all but those of the classes ``state`` and ``position``."""
+    return [f for f in result.tally.findings if f.decision_class not in ("state", "position")]
+
+
+def first_wrong(result: Verification) -> Finding | None:
+    """Return the first divergent decision, of all classes but ``state`` and ``position``."""
+    return next((f for f in decided(result) if f.status == "divergent"), None)
 
 
 #: Kinds that the dispatcher writes under its lock.

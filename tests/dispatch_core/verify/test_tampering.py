@@ -69,7 +69,7 @@ def test_it_is_found_where_it_was_done(
     folder: Path, changed: Trace, shows: int, decision_class: str, tmp_path: Path
 ) -> None:
     result = t.verified(t.copy_with(folder, changed, tmp_path))
-    first = result.tally.first_divergence
+    first = t.first_wrong(result)
     assert first is not None
     assert (first.seq, first.decision_class) == (shows, decision_class)
     counted = {name: n["decisions"] for name, n in result.tally.counts.items() if n["decisions"]}
@@ -110,7 +110,7 @@ def test_another_release_in_the_header_is_found_where_its_rules_part(
     trace = t.raw(folder)
     assert t.verified(folder).tally.total("divergent") == 0
     trace[0]["broker_version"] = release
-    first = t.verified(t.copy_with(folder, trace, tmp_path)).tally.first_divergence
+    first = t.first_wrong(t.verified(t.copy_with(folder, trace, tmp_path)))
     assert first is not None
     assert first.seq == at
 
@@ -134,7 +134,7 @@ def test_has_more_may_be_late_only_where_an_entry_may_have_come(
         message["publish_time_ms"] -= older_by_ms
     with gzip.open(copied / "messages.jsonl.gz", "wt", encoding="utf-8") as out:
         out.writelines(json.dumps(message) + "\n" for message in messages)
-    first = t.verified(copied).tally.findings[0]
+    first = t.decided(t.verified(copied))[0]
     assert (first.seq, first.decision_class, first.status) == (trace[at]["seq"], "round", status)
 
 
@@ -142,16 +142,18 @@ def test_a_read_that_made_a_result_was_issued(tmp_path: Path) -> None:
     """A flow that the attempt may not have seen excuses a missing read, until its result comes."""
     folder = RULES["read position, classic"]
     trace = t.raw(folder)
-    counted, issued, end, done = (
-        t.places(trace, kind)[0] for kind in ("flow_counted", "read_issued", "read_attempt_end", "read_done")
+    counted, applied, issued, end, done = (
+        t.places(trace, kind)[0]
+        for kind in ("flow_counted", "flow_applied", "read_issued", "read_attempt_end", "read_done")
     )
-    assert counted < issued < end < done
-    before = [line for at, line in enumerate(trace[: end + 1]) if at not in (counted, issued)]
-    kept = [*before, {**trace[counted], "t_us": trace[end]["t_us"]}, trace[done]]
+    assert counted < applied < issued < end < done
+    before = [line for at, line in enumerate(trace[: end + 1]) if at not in (counted, applied, issued)]
+    after = [{**trace[at], "t_us": trace[end]["t_us"]} for at in (counted, applied)]
+    kept = [*before, *after, trace[done]]
     for seq, line in enumerate(kept[1:], start=1):
         line["seq"] = seq
-    findings = t.verified(t.copy_with(folder, kept, tmp_path)).tally.findings
+    findings = t.decided(t.verified(t.copy_with(folder, kept, tmp_path)))
     assert [(f.seq, f.decision_class, f.status) for f in findings] == [
-        (end - 2, "read", "uncertain"),
+        (end - 3, "read", "uncertain"),
         (kept[-1]["seq"], "read", "divergent"),
     ]

@@ -1,0 +1,665 @@
+"""Compare the state that a trace shows with the core's: permits, counters, flags, positions of the cursor.
+
+Each compared field of a line (``inputs.STATE_FIELDS``, ``inputs.POSITION_FIELDS``) is a decision of the class ``state`` or
+``position``. A value is compared at its own line. In the plain order everything that arrived in front of that line has had
+its effect. If the values differ, they are compared with those that the open effects allow (``open_effects``): a flow or an
+ack whose effect is logged only later, or between the sampling of the value and its line. Then the value is uncertain, and
+the line of the command is named. The core goes on as before: only the total permits decide an open fact
+(``RacingDriver._open_totals``).
+
+Within a round a consumer's values are those before the send to it up to the line of that send, and those after it from the
+line ``send_returned`` on; in between both are possible.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import ClassVar, Final
+
+import numpy as np
+
+from dispatch_core.broker import permits
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.multiple_consumers import Acked, Released, Round
+from dispatch_core.broker.profiles import Profile
+from dispatch_core.verify.inputs import POSITION_FIELDS, STATE_FIELDS, Entries, Line
+from dispatch_core.verify.tally import Fields
+from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.late_entries import LateEntries
+from dispatch_core.verify.trace.open_effects import OpenEffects
+from dispatch_core.verify.trace.pending_acks import PendingAcksDriver, Redelivered
+from dispatch_core.verify.trace.races import Command
+from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
+
+_AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
+_CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
+_STICKY: Final = "HashRangeExclusiveStickyKeyConsumerSelector"
+
+
+class _Written(Enum):
+    """The thread that writes a line, and when."""
+
+    OF_A_CONNECTION = "what the connection's thread did before is over"
+    OF_AN_ATTEMPT = (
+        "the dispatcher's thread, in a read attempt: the values at its end are sampled after the last one"
+    )
+    UNDER_THE_LOCK = "another line under the dispatcher's lock: what it shows is sampled after the one before"
+
+
+_WRITTEN: Final = {
+    **dict.fromkeys(NEXT_SECTION - {"redeliver", "end"}, _Written.UNDER_THE_LOCK),
+    **dict.fromkeys(("read_attempt_end", "round_end", "sent", "send_returned"), _Written.UNDER_THE_LOCK),
+    **dict.fromkeys(("read_attempt", "read_issued", "replay_read_issued"), _Written.OF_AN_ATTEMPT),
+    **dict.fromkeys(("replay_already_deleted", "read_done", "usable_seen"), _Written.OF_AN_ATTEMPT),
+    "draining_blocked": _Written.OF_AN_ATTEMPT,
+    **dict.fromkeys(("flow", "flow_counted", "ack", "redeliver"), _Written.OF_A_CONNECTION),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """The charge of a round to a consumer, between the lines ``sent`` and ``send_returned``."""
+
+    sent: int  # seq
+    returned: int  # seq
+    permits: int
+    unacked: int
+    blocked: bool  # by this send
+    average: float  # messages per entry before it
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Values of a consumer at some moment; ``racing``: seq of the command whose other order gives them, 0 = plain."""
+
+    permits: int
+    unacked: int
+    blocked: bool
+    average: float
+    racing: int = 0
+
+
+def _before(charge: Charge, counters: Counters) -> Counters:
+    """Return the values before a send was charged."""
+    return replace(
+        counters,
+        permits=counters.permits + charge.permits,
+        unacked=counters.unacked - charge.unacked,
+        blocked=counters.blocked and not charge.blocked,
+        average=charge.average,
+    )
+
+
+class ShownStateDriver(PendingAcksDriver):
+    """Verify the lines and fields that show the state of the dispatcher."""
+
+    state_fields: ClassVar[Fields] = STATE_FIELDS
+    position_fields: ClassVar[Fields] = POSITION_FIELDS
+    _late_entries: LateEntries
+
+    def __init__(self, entries: Entries, facts: TraceFacts, profile: Profile, *, tracked: bool) -> None:
+        super().__init__(entries, facts, tracked=tracked)
+        self._selector_name = (
+            _STICKY
+            if profile.key_shared_mode == "STICKY"
+            else _CONSISTENT_HASHING
+            if profile.consistent_hashing
+            else _AUTO_SPLIT
+        )
+        self._charges: dict[int, Charge] = {}  # of the last round
+        self._clear_due = False  # all consumers have left: the draining hashes are cleared
+        self._tracked = tracked
+        self._now = np.zeros(0, np.int64)  # scratch
+        self._effects_open = OpenEffects()
+        self._sampled_after = 0  # seq of the last line of the dispatcher's thread in a read attempt …
+        self._sampled_before = 0  # … and of the one before
+        self._section_at = 0  # seq of the last line that was written under the dispatcher's lock
+        # After a reset: seq of its line, read position and mark-delete before it.
+        self._before_reset: tuple[int, int, int] | None = None
+        self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
+
+    def _change_cursor_ordinals(self, drop: int) -> None:
+        """See ``CursorDriver``: acknowledged entries, and the positions before a reset."""
+        super()._change_cursor_ordinals(drop)
+        self._effects_open.drop(drop)
+        if self._before_reset is not None:
+            seq, read_position, mark_delete = self._before_reset
+            self._before_reset = seq, read_position - drop, mark_delete - drop
+
+    def feed(self, line: Line) -> None:
+        """Take one line; see ``Driver.feed``."""
+        written = _WRITTEN.get(line.kind)
+        if written is _Written.OF_A_CONNECTION and line.consumer is not None:
+            consumer, seq = line.consumer, line.seq
+            self._effects_open.close(consumer, seq)
+            if line.kind == "flow":
+                self._effects_open.flow(consumer, seq, line.inputs["permits"])
+                self._last_flow[consumer] = seq, line.inputs["permits"]
+        elif written is _Written.OF_AN_ATTEMPT:
+            self._sampled_before, self._sampled_after = self._sampled_after, line.seq
+        super().feed(line)
+        if written is _Written.UNDER_THE_LOCK or written is _Written.OF_AN_ATTEMPT:
+            self._section_at = line.seq
+
+    # --- permits, counters and flags -----------------------------------------------------------------------------
+
+    def _on_flow(self, line: Line) -> None:
+        self._compare_counters(line, ("blocked",), lambda c: (c.blocked,), since=line.seq)
+        super()._on_flow(line)
+
+    def _on_flow_counted(self, line: Line) -> None:
+        super()._on_flow_counted(line)
+        since, _ = self._last_flow.get(who(line), (line.seq, 0))
+        self._compare_counters(
+            line,
+            ("permits_after", "blocked_after"),
+            lambda c: (c.permits, c.blocked),
+            since=since,
+            counted=True,
+        )
+
+    def _count_instead_of_park(self, line: Line, counters: list[Counters]) -> None:
+        """Set the values that hold if a flow within a send that blocks its consumer came before the block.
+
+        Such a flow is counted and not parked. If the line shows that, the core counts it, too.
+        """
+        consumer, recorded = who(line), line.recorded["permits_after"]
+        charge, flow = self._charges.get(consumer), self._last_flow.get(consumer)
+        if charge is None or flow is None or not (charge.blocked and charge.sent < flow[0] < charge.returned):
+            return
+        plain, counted = counters[0], flow[1]
+        if not plain.blocked or recorded == plain.permits:
+            return
+        shown = replace(plain, permits=plain.permits + counted, racing=charge.sent)
+        before = replace(shown, permits=shown.permits + charge.permits, blocked=False)
+        counters[1:] = [shown, before]
+        if recorded in (counter.permits for counter in counters[1:]):
+            self.core.count_parked(consumer, counted)
+
+    def _on_send_returned(self, line: Line) -> None:
+        charge = self._charges.get(who(line))
+        since = charge.sent if charge is not None and charge.returned == line.seq else line.seq
+        self._compare_counters(line, ("permits_after",), lambda c: (c.permits,), since=since, returned=True)
+
+    def _on_usable_seen(self, line: Line) -> None:
+        consumer = who(line)
+        self._compare_counters(
+            line, ("value",), lambda c: (self._usable(consumer, c),), since=self._sampled_before
+        )
+
+    def _compare_counters(
+        self,
+        line: Line,
+        fields: tuple[str, ...],
+        values: Callable[[Counters], tuple[object, ...]],
+        *,
+        since: int,
+        counted: bool = False,
+        returned: bool = False,
+    ) -> None:
+        """Compare fields of a line with ``values`` of a consumer's counters, sampled after line ``since``.
+
+        ``counted``: the consumer's last flow is in them for sure. ``returned``: the charge of its send is.
+        """
+        recorded = line.recorded
+        plain = values(self._plain_at(who(line), line.seq))
+        if all(recorded[name] == value for name, value in zip(fields, plain, strict=True)):
+            self.tally.exact("state", len(fields))
+            return
+        counters = self._counters(who(line), since, line.seq, own_flow=counted, returned=returned)
+        if counted:
+            self._count_instead_of_park(line, counters)
+        for at, name in enumerate(fields):
+            self._compare_one(line, name, recorded[name], [(values(c)[at], c.racing) for c in counters])
+
+    def _on_read_attempt_end(self, line: Line) -> None:
+        s, recorded = self.core.state.s, line.recorded
+        self._compare_total(line)
+        for name, flag in (("pending_read", st_.PENDING_READ), ("pending_replay", st_.PENDING_REPLAY)):
+            self._compare_one(line, name, recorded[name], [(bool(s[flag]), 0)])
+        usable = recorded["usable"]
+        if usable is None:
+            return
+        if not self._late_commands() and usable == self._consumers_now():
+            self.tally.exact("state")
+            return
+        racing = 0
+        expected: list[int] = []
+        fits = len(usable) == 4 * int(s[st_.N_CONSUMERS])
+        for at, consumer in enumerate(self.core.connected()):
+            counters = self._counters(consumer, self._sampled_after, line.seq)
+            rows = [(self._usable(consumer, c), c.permits, c.unacked, c.racing) for c in counters]
+            expected += [consumer, *rows[0][:3]]
+            row = usable[4 * at : 4 * at + 4]
+            fits = fits and row[0] == consumer
+            if not fits or row[1:] == list(rows[0][:3]):
+                continue
+            # The three are read one after the other, so each may be of another moment.
+            seqs = [next((other[3] for other in rows if other[of] == row[of + 1]), None) for of in range(3)]
+            fits = None not in seqs
+            racing = max([racing, *(seq for seq in seqs if seq is not None)])
+        self._settle_value(line, "usable", expected, usable, (racing or None) if fits else None)
+
+    def _compare_total(self, line: Line) -> None:
+        """Compare the total permits: a value that fits open facts about it shows them, and refutes the others."""
+        recorded, s = line.recorded["total_permits"], self.core.state.s
+        if recorded is None:
+            return
+        expected = int(s[st_.TOTAL_PERMITS])
+        facts = [fact for fact in self._facts if fact.total_by]
+        shown = next(
+            (
+                chosen
+                for count in range(1, len(facts) + 1)
+                for chosen in itertools.combinations(facts, count)
+                if expected != recorded == expected + sum(fact.total_by for fact in chosen)
+            ),
+            (),
+        )
+        for fact in shown:
+            self.core.change_total(fact.total_by)
+        if shown or expected == recorded:
+            self._close_totals()
+        racing = min((fact.seq for fact in shown), default=None)
+        self._settle_value(line, "total_permits", expected, recorded, racing)
+
+    def _consumers_now(self) -> list[int]:
+        """Return consumer, usable permits, permits and unacked messages of each connected consumer, in a row."""
+        room = 4 * int(self.core.state.s[st_.N_CONSUMERS])
+        if len(self._now) < room:
+            self._now = np.zeros(2 * room, np.int64)
+        permits.consumers_now(self.core.state, self.core.counts_entries, self._now)
+        found: list[int] = self._now[:room].tolist()
+        found[::4] = [self.core.number_of(slot) for slot in found[::4]]
+        return found
+
+    def _counters(
+        self, consumer: int, since: int, seq: int, *, own_flow: bool = False, returned: bool = False
+    ) -> list[Counters]:
+        """Return the values that a consumer may have at line ``seq``, sampled after line ``since``; the plain ones first.
+
+        ``own_flow``: the consumer's last flow is in it for sure. ``returned``: the charge of its send is.
+        """
+        found = [plain := self._plain_at(consumer, seq)]
+        charge = self._charges.get(consumer)
+        if charge is not None and charge.sent <= seq and since < charge.returned and not returned:
+            found.append(replace(_before(charge, plain), racing=charge.sent))
+        missing = self._effects_open.permits_missing(consumer, since)
+        if own_flow and missing:
+            last = min(missing)
+            missing = {count - last: at for count, at in missing.items() if count > last}
+        lowered = self._effects_open.unacked_missing(consumer, since)
+        early = self._lowered_early(consumer)
+        others = [replace(c, permits=c.permits - by, racing=at) for c in found for by, at in missing.items()]
+        found += others
+        found += [
+            replace(c, unacked=c.unacked + by, racing=max(at, c.racing))
+            for c in found
+            for by, at in (*lowered.items(), *early.items())
+        ]
+        return found + self._with_other_block(consumer, found, lowered, early)
+
+    def _with_other_block(
+        self, consumer: int, found: list[Counters], lowered: dict[int, int], early: dict[int, int]
+    ) -> list[Counters]:
+        """Return the values with the block set or cleared, where an open ack or request may have cleared it.
+
+        A consumer is blocked as long as it has more than half of its limit unacknowledged, unless it asks for redelivery.
+        """
+        plain, half = found[0], int(self.core.state.s[st_.MAX_UNACKED_CONSUMER]) // 2
+        if plain.blocked and (early or (lowered and plain.unacked <= half)):
+            parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
+            at = max([*lowered.values(), *early.values()])
+            return [replace(c, blocked=False, permits=c.permits + parked, racing=at) for c in found]
+        if not plain.blocked and lowered and half > 0 and plain.unacked + max(lowered) > half:
+            at = max(lowered.values())
+            return [replace(c, blocked=True, racing=at) for c in found]
+        return []
+
+    def _plain_at(self, consumer: int, seq: int) -> Counters:
+        """Return a consumer's values in the plain order at line ``seq``; it may stand in front of the send of its round."""
+        plain = self._plain_counters(consumer)
+        # Flows that an earlier decision has shown to come before it, and whose line is to come.
+        ahead = [c for c in self._peeked.values() if c.applied and c.connection == consumer and c.seq > seq]
+        if ahead:
+            plain = replace(plain, permits=plain.permits - sum(command.permits for command in ahead))
+        charge = self._charges.get(consumer)
+        return _before(charge, plain) if charge is not None and seq < charge.sent else plain
+
+    def _plain_counters(self, consumer: int) -> Counters:
+        """Return a consumer's values in the plain order: commands whose effect is open have had it."""
+        st, slot = self.core.state, self.core.slot(consumer)
+        flowed, unacked = int(st.permits[slot]), int(st.unacked[slot])
+        blocked, parked = bool(st.blocked[slot]), int(st.parked_permits[slot])
+        limit = int(st.s[st_.MAX_UNACKED_CONSUMER])
+        for command in self._late_commands():
+            if command.permits and command.connection == consumer:
+                blocked = blocked or (limit > 0 and unacked >= limit)
+                if blocked:
+                    parked += command.permits
+                else:
+                    flowed += command.permits
+                continue
+            messages, unblocks = self._lowers(command, consumer)
+            unacked -= messages
+            tested = messages > 0 and st.s[st_.UNBLOCK_TEST] != st_.UNBLOCK_BEFORE and unacked <= limit // 2
+            if blocked and (unblocks or tested):
+                blocked, flowed, parked = False, flowed + parked, 0
+        return Counters(flowed, unacked, blocked, float(st.average[slot]))
+
+    def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:
+        """Return by how many messages a late command lowers a consumer's counter, and whether it clears its block."""
+        result = command.result
+        if isinstance(result, Acked):
+            return (result.messages if result.consumer == consumer else 0), False
+        if isinstance(result, Redelivered) and command.connection == consumer:
+            everything = result.everything and not self.core.state.s[st_.REDELIVERS_IN_ONE_BATCH]
+            return (self.core.unacked(consumer) if everything else result.messages), True
+        return 0, False
+
+    def _lowered_early(self, consumer: int) -> dict[int, int]:
+        """Return by how many messages a redelivery request to come may have lowered the counter, with its ``seq``."""
+        entries = self._removed.get(consumer)
+        request = self._next_request(consumer) if entries else None
+        if not entries or request is None:
+            return {}
+        messages = sum(self.core.unacked_messages(entry) for entry in entries)
+        return {-messages: request.seq}
+
+    def _usable(self, consumer: int, counters: Counters) -> int:
+        st, slot = self.core.state, self.core.slot(consumer)
+        own = st.permits[slot], st.unacked[slot], st.average[slot]
+        st.permits[slot], st.unacked[slot], st.average[slot] = (
+            counters.permits,
+            counters.unacked,
+            counters.average,
+        )
+        usable = int(permits.usable_now(st, self.core.counts_entries, slot))
+        st.permits[slot], st.unacked[slot], st.average[slot] = own
+        return usable
+
+    def _compare_one(
+        self, line: Line, name: str, recorded: object, values: Sequence[tuple[object, int]]
+    ) -> None:
+        """Compare a value with the plain one, the first, and with others that are possible, each with its racing line."""
+        if recorded is None:
+            return
+        racing = next((seq for value, seq in values if value == recorded), 0)
+        self._settle_value(line, name, values[0][0], recorded, racing or None)
+
+    def _settle_value(
+        self, line: Line, name: str, expected: object, recorded: object, racing: int | None
+    ) -> None:
+        if expected == recorded:
+            self.tally.exact("state")
+            return
+        reason = None if racing is None else (racing, f"the command at seq {racing} overlaps the value")
+        self._differ("state", f"{name} {expected}", str(recorded), racing=reason)
+
+    # --- fixed values --------------------------------------------------------------------------------------------
+
+    def _compare_selector(self, line: Line) -> None:
+        """Compare the selector's class."""
+        self._compare_fixed(line, "selector", self._selector_name, line.recorded["selector"])
+
+    def _compare_sizes(self, line: Line) -> None:
+        """Compare the number of messages of each entry sent with that of the message log."""
+        recorded, entries = line.recorded["batch_sizes"], line.recorded["positions"]
+        sizes = self.core.state.num_messages
+        expected = [int(sizes[entry]) if entry >= 0 else None for entry in entries]
+        self._compare_fixed(line, "batch_sizes", expected, recorded)
+
+    def _on_pending_ack_removed(self, line: Line) -> None:
+        recorded, positions = line.recorded["hash"], line.recorded["positions"]
+        if recorded is not None and len(positions) == 1 and positions[0] >= 0:
+            expected = self._hash_to_remove(positions[0])
+            if expected is not None:
+                self._compare_fixed(line, "hash", expected, recorded)
+        for entry in positions:
+            self._open_removal(entry)
+        super()._on_pending_ack_removed(line)
+
+    def _open_removal(self, entry: int) -> None:
+        """Open the effect of an ack, or of a redelivery request to come, on the counter of the holder."""
+        command = self._acks.get(entry) if entry >= 0 else None
+        holder = None if entry < 0 else self.core.holder(entry)
+        if command is not None and command.applied and isinstance(command.result, Released):
+            holder = command.result.consumer
+        if command is None or holder is None:
+            return
+        self._effects_open.close(command.connection, self._line.seq)
+        messages = self.core.unacked_messages(entry)
+        self._effects_open.ack(command.connection, self._line.seq, holder, messages, entry=entry)
+
+    def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
+        """See ``PendingAcksDriver``."""
+        consumer = st_.NOBODY if holder is None else holder
+        self._effects_open.ack(command.connection, command.seq, consumer, messages, entry=command.entry)
+
+    def _on_redeliver(self, line: Line) -> None:
+        super()._on_redeliver(line)
+        consumer = who(line)
+        late = self.connection(consumer).late
+        if late and isinstance(late[-1].result, Redelivered):
+            messages, _ = self._lowers(late[-1], consumer)
+            parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
+            self._effects_open.ack(consumer, line.seq, consumer, messages, permits=parked)
+
+    def _hash_to_remove(self, entry: int) -> int | None:
+        """Return the hash that is kept with a pending ack which is removed now; ``None`` if there is none."""
+        command = self._acks.get(entry)
+        if command is not None and command.applied:
+            return getattr(command.result, "hash", None)
+        return self.core.pending_hash(entry)
+
+    def _on_draining_clear(self, line: Line) -> None:
+        due, self._clear_due = self._clear_due, False
+        if due:
+            self.tally.exact("state")
+        else:
+            self._differ("state", "the draining hashes stay", "cleared")
+
+    def _report_unmet_clear(self) -> None:
+        """Report that the draining hashes should have been cleared by now."""
+        if self._clear_due:
+            self._clear_due = False
+            self._differ("state", "the draining hashes are cleared", "nothing", decisions=0)
+
+    def _compare_fixed(self, line: Line, name: str, expected: object, recorded: object) -> None:
+        """Compare a value that no open order changes, if the line has it."""
+        if recorded is None:
+            return
+        if expected == recorded:
+            self.tally.exact("state")
+        else:
+            self._differ("state", f"{name} {expected}", str(recorded))
+
+    # --- positions of the cursor ---------------------------------------------------------------------------------
+
+    def _compare_positions(self, line: Line) -> bool:
+        """Compare the cursor's positions of a line. Returns whether the read position is that behind a read in flight."""
+        read, deleted = line.recorded.get("read_position"), line.recorded.get("mark_delete")
+        if line.kind == "consumer_added":
+            self._before_reset = None  # consumers come back when the reset is done
+        if read is None and deleted is None:
+            return False
+        expected_read, expected_deleted = self._plain_positions(line.seq)
+        at_read = None if read is None else self._entries.last_up_to(read[0], read[1] - 1) + 1
+        at_deleted = None if deleted is None else self._entries.last_up_to(*deleted)
+        if at_deleted is not None:
+            racing = None if at_deleted == expected_deleted else self._mark_delete_racing(line, at_deleted)
+            self._settle_position("mark_delete", expected_deleted, at_deleted, racing)
+        if at_read is None:
+            return False
+        done = None if at_read == expected_read else self._read_behind(line, at_read)
+        racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
+        self._settle_position(
+            "read_position", expected_read, at_read, done.seq if done is not None else racing
+        )
+        return done is not None
+
+    def _settle_position(self, name: str, expected: int, recorded: int, racing: int | None) -> None:
+        if expected == recorded:
+            self.tally.exact("position")
+            return
+        reason = None if racing is None else (racing, f"what is at seq {racing} overlaps the value")
+        own, other = (
+            f"behind {self._entries.position(at - 1)}"
+            if name == "read_position"
+            else self._entries.position(at)
+            for at in (expected, recorded)
+        )
+        self._differ("position", f"{name} {own}", other, racing=reason)
+
+    def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
+        """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
+        since = self._section_at if line.kind in _WRITTEN else line.seq - 1
+        missing = self._effects_open.first_entries_missing(since)
+        if recorded < self._plain_positions(line.seq)[1] and recorded + 1 in missing:
+            return missing[recorded + 1]
+        if self._moves_under_way() and recorded == self._positions_now()[1]:
+            return self._moves_under_way()[0].seq
+        before = self._before_reset
+        return before[0] if before is not None and recorded == before[2] else None
+
+    def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
+        """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
+        before = self._before_reset
+        if before is not None and recorded in (before[1], before[2] + 1):
+            return before[0]
+        if mark_delete is not None and recorded == mark_delete + 1:
+            return self._mark_delete_racing(line, mark_delete)
+        if self._moves_under_way() and recorded == self._positions_now()[0]:
+            return self._moves_under_way()[0].seq
+        return None
+
+    def _read_behind(self, line: Line, recorded: int) -> Line | None:
+        """Return the end of the normal read in flight if the read position is behind it: the read has moved it already."""
+        if line.kind == "read_issued" or not self.core.state.s[st_.PENDING_READ]:
+            return None
+        done = self._end_of_read()
+        entries = [] if done is None else [entry for entry in done.inputs["positions"] if entry >= 0]
+        if not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
+            return None
+        return done if max(entries) + 1 == recorded else None
+
+    def _reset(self, entry: int) -> None:
+        """See ``CursorDriver``. The reset takes effect some time after the line of its operation."""
+        self._before_reset = (self._line.seq, *self._positions_now())
+        super()._reset(entry)
+
+    def _end_of_read(self) -> Line | None:
+        """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.kind == "read_done" and line.inputs["type"] == "Normal":
+                return line
+            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
+                return None
+        return None
+
+    def _positions_now(self) -> tuple[int, int]:
+        """Return read position and mark-delete of the core."""
+        s = self.core.state.s
+        return int(s[st_.READ_POSITION]), int(s[st_.MARK_DELETE])
+
+    def _plain_positions(self, seq: int) -> tuple[int, int]:
+        """Return read position and mark-delete in the plain order: acks whose removal is logged have reached the cursor."""
+        read_position, mark_delete = self._positions_now()
+        late = self._late_commands()
+        if late:
+            deleted, at = self.core.state.deleted, mark_delete + 1
+            at = max([at, *(c.entry + 1 for c in late if c.result is CursorStep.MOVE)])
+            more = {entry for command in late for entry in self._acknowledges(command)}
+            while at < len(deleted) and (deleted[at] or at in more):
+                at += 1
+            read_position, mark_delete = max(read_position, at), at - 1
+        # Acks that an earlier decision has shown to come before it, and whose line is to come.
+        ahead = [c.entry for c in self._peeked.values() if c.applied and c.entry >= 0 and c.seq > seq]
+        return read_position, min([mark_delete, *(entry - 1 for entry in ahead)])
+
+    def _acknowledges(self, command: Command) -> tuple[int, ...]:
+        """Return the entry that a late command will acknowledge at the cursor."""
+        return (command.entry,) if isinstance(command.result, Acked) else ()
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        self._effects_open.forget(who(line))
+        self._report_unmet_clear()
+        self._compare_positions(line)
+
+    def _on_recently_joined_pruned(self, line: Line) -> None:
+        self._compare_positions(line)
+
+    def _on_cursor_op(self, line: Line) -> None:
+        if self._deleted_at is None:
+            self._compare_positions(line)
+            super()._on_cursor_op(line)
+        else:  # of a subscription that was made again
+            super()._on_cursor_op(line)
+            self._compare_positions(line)
+
+    def _compare_mark_delete(self, line: Line) -> None:
+        """See ``CursorDriver``: both positions are compared, as of every line."""
+        if line.kind == "cursor_state":
+            self._compare_positions(line)
+
+    def _on_mark_delete(self, line: Line) -> None:
+        super()._on_mark_delete(line)
+        self._compare_positions(line)
+
+    def _on_rewind(self, line: Line) -> None:
+        super()._on_rewind(line)
+        self._compare_rewound(line)
+
+    def _compare_rewound(self, line: Line) -> None:
+        """Compare the positions of a rewind, which the core makes at a later line."""
+        read, deleted = line.recorded["read_position"], line.recorded["mark_delete"]
+        _, expected = self._plain_positions(line.seq)
+        if deleted is not None:
+            at = self._entries.last_up_to(*deleted)
+            racing = None if at == expected else self._mark_delete_racing(line, at)
+            self._settle_position("mark_delete", expected, at, racing)
+        if read is not None:
+            at = self._entries.last_up_to(read[0], read[1] - 1) + 1
+            racing = None if at == expected + 1 else self._mark_delete_racing(line, at - 1)
+            self._settle_position("read_position", expected + 1, at, racing)
+
+    # --- comparison ----------------------------------------------------------------------------------------------
+
+    def _compare_judged(self, line: Line) -> None:
+        """See ``RacingDriver``."""
+        if line.kind == "sent":
+            self._compare_sizes(line)
+        elif line.kind == "read_issued":
+            self._compare_positions(line)
+
+    def _charged(self, outcome: Round, window: Window, before: Mapping[int, Counters]) -> None:
+        """Note what a round charged; ``before``: counters before it."""
+        st, returned = self.core.state, {}
+        for _at, line in self._within(window.end):
+            if line.kind == "send_returned" and line.consumer is not None:
+                returned[line.consumer] = line.seq
+        end = self._lines[window.end].seq
+        self._charges = {}
+        for consumer in outcome.sent:
+            slot, own = self.core.slot(consumer), before.get(consumer)
+            if consumer in self._sent_at and own is not None:
+                self._charges[consumer] = Charge(
+                    self._sent_at[consumer],
+                    returned.get(consumer, end),
+                    outcome.permits_before[consumer] - int(st.permits[slot]),
+                    self._messages_of(outcome, consumer),
+                    bool(st.blocked[slot]) and not own.blocked,
+                    own.average,
+                )
+
+    def _messages_of(self, outcome: Round, consumer: int) -> int:
+        sent = outcome.sent[consumer]
+        messages = int(self.core.state.num_messages[sent].sum())
+        return messages - outcome.already_acked.get(consumer, 0)
+
+    def _late_commands(self) -> list[Command]:
+        return [command for connection in self._connections.values() for command in connection.late]
