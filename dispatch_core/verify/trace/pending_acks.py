@@ -27,9 +27,22 @@ _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
 
 @dataclass(frozen=True, slots=True)
 class Redelivered:
-    """Remaining steps of a redelivery request after the dispatcher has put its entries into the replay set."""
+    """First step of a redelivery request after the dispatcher has put its entries into the replay set: lower the counter.
+
+    The block on unacknowledged messages is cleared by it.
+    """
 
     messages: int
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedFlow:
+    """Last step of a redelivery request: the permits that were parked while the consumer was blocked count.
+
+    The read attempt that the request causes may come before it, as it runs on another thread.
+    """
+
     everything: bool
 
 
@@ -166,9 +179,11 @@ class PendingAcksDriver(RacingDriver):
 
     def finish_command(self, command: Command) -> None:
         """Apply the later parts of an ack (holder's counter, cursor) or of a redelivery request (counter, permits)."""
-        if isinstance(command.result, Redelivered):
-            asked, consumer = command.result, command.connection
+        asked, consumer = command.result, command.connection
+        if isinstance(asked, Redelivered):
             self.core.lower_for_redelivery(consumer, asked.messages, everything=asked.everything)
+            return
+        if isinstance(asked, ParkedFlow):
             self.core.flow_parked(consumer, everything=asked.everything)
             return
         assert isinstance(command.result, Acked), "an ack that took effect knows its holder"
@@ -250,9 +265,13 @@ class PendingAcksDriver(RacingDriver):
         self._requests[who(line)].popleft()
         asked = self._removed.pop(who(line), [])
         messages = self.core.add_requested(who(line), sorted(asked))
-        command = Command(line.seq, who(line), "redelivery request")
-        command.result = Redelivered(messages, everything=line.inputs["positions"] is None)
-        self.connection(who(line)).late.append(command)
+        everything = line.inputs["positions"] is None
+        steps: tuple[Redelivered | ParkedFlow, ...] = (
+            Redelivered(messages, everything),
+            ParkedFlow(everything),
+        )
+        late = self.connection(who(line)).late
+        late += [Command(line.seq, who(line), "redelivery request", result=step) for step in steps]
 
     def _let_go_for(self, request: Line) -> None:
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""

@@ -31,7 +31,7 @@ from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.open_effects import OpenEffects
-from dispatch_core.verify.trace.pending_acks import PendingAcksDriver, Redelivered
+from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
 
@@ -344,6 +344,9 @@ class ShownStateDriver(PendingAcksDriver):
                 else:
                     flowed += command.permits
                 continue
+            if isinstance(command.result, ParkedFlow) and command.connection == consumer:
+                flowed, parked = flowed + parked, 0
+                continue
             messages, unblocks = self._lowers(command, consumer)
             unacked -= messages
             tested = messages > 0 and st.s[st_.UNBLOCK_TEST] != st_.UNBLOCK_BEFORE and unacked <= limit // 2
@@ -443,9 +446,11 @@ class ShownStateDriver(PendingAcksDriver):
     def _on_redeliver(self, line: Line) -> None:
         super()._on_redeliver(line)
         consumer = who(line)
-        late = self.connection(consumer).late
-        if late and isinstance(late[-1].result, Redelivered):
-            messages, _ = self._lowers(late[-1], consumer)
+        request = next(
+            (late for late in self.connection(consumer).late if isinstance(late.result, Redelivered)), None
+        )
+        if request is not None:
+            messages, _ = self._lowers(request, consumer)
             parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
             self._effects_open.ack(consumer, line.seq, consumer, messages, permits=parked)
 

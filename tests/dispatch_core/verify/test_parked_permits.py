@@ -1,0 +1,35 @@
+"""A redelivery request unblocks its consumer before the permits that were parked meanwhile count.
+
+``4.2.4/soak-0002-range-quiet`` (tests/data/races): consumer 1 is blocked on unacknowledged messages and has one permit. Two
+flows of 1, at the lines 1261 and 1263, are parked. Its redelivery request at line 1275 asks for five entries. The read
+attempt that follows sees one permit, and asks for one further entry; at its end there are three.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tests.dispatch_core.verify import tampering as t
+
+RECORDING: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "soak-0002-range-quiet"
+REQUEST, READ, READ_DONE = 1275, 1278, 1279
+
+
+def findings_of(trace: t.Trace, where: Path) -> list[tuple[str, int | None, int]]:
+    """Verify a changed copy; return status, racing line and line of each difference in what is read."""
+    found = t.decided(t.verified(t.copy_with(RECORDING, trace, where)))
+    return [(f.status, f.racing_seq, f.seq) for f in found if f.decision_class == "read"]
+
+
+def test_a_read_may_come_before_the_parked_permits_count(tmp_path: Path) -> None:
+    assert findings_of(t.raw(RECORDING), tmp_path) == [("uncertain", REQUEST, READ)]
+
+
+def test_no_order_explains_another_entry(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    for line in trace:
+        if line.get("seq") in (READ, READ_DONE):
+            assert line["positions"][-1] == "4:93"
+            line["positions"][-1] = "4:94"
+    assert ("divergent", None, READ) in findings_of(trace, tmp_path)
