@@ -1,4 +1,4 @@
-"""Which consumers membership changes near a delivery may make its owner."""
+"""Consumers that membership changes near a delivery may make its owner."""
 
 from __future__ import annotations
 
