@@ -94,4 +94,5 @@ def test_a_moved_delivery_is_found(tmp_path: Path) -> None:
         tried += 1
         if not is_found(recording, delivery, tmp_path / str(tried)):
             missed.append(f"{recording.name} seq {delivery.line}: {delivery.position} to {delivery.consumer}")
-    assert len(missed) <= 0.02 * TRIES, "\n".join(missed)
+    # Of a few tries one may be among those that no line tells.
+    assert len(missed) <= max(0.02 * TRIES, 1), "\n".join(missed)

@@ -48,7 +48,12 @@ class Mutation:
         )
 
     def explains(self, finding: dict[str, Any]) -> bool:
-        return any(may.covers(finding) for may in self.may)
+        return any(may.covers(finding) for may in self.may) or self._contradicts_state(finding)
+
+    def _contradicts_state(self, finding: dict[str, Any]) -> bool:
+        """Check for a divergence about no entry: other lines of a trace still show the state without the fault."""
+        of_state = finding["kind"] == "divergence" and not finding["positions"]
+        return of_state and self.recording.header["format"] == "pulsar-dispatch-trace"
 
 
 Mutator = Callable[[Recording, random.Random], Mutation | None]

@@ -49,7 +49,7 @@ def test_tables_have_their_schemas_and_their_interval(whole_day: dict[str, pa.Ta
         assert table.schema.names == REPLAY_TABLES[name].names
         assert set(table["interval_start"].to_pylist()) <= {DAY}
     state = whole_day["dispatcher_state"].to_pylist()[0]
-    assert (state["decisions"], state["exact"], state["divergent"]) == (5602, 5602, 0)
+    assert (state["decisions"], state["exact"], state["divergent"]) == (8368, 8368, 0)
     assert state["entries_sent"] == whole_day["deliveries"].num_rows == 1241
     assert set(whole_day["deliveries"]["judgement"].to_pylist()) == {"exact"}
 
