@@ -15,6 +15,7 @@ import pytest
 
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
+from tests.mutation.faults import only_without, without
 from tests.mutation.recording import Delivery, Recording
 from tests.sample import WHOLE
 
@@ -45,26 +46,23 @@ def by_rule() -> dict[tuple[str, str], list[Path]]:
 
 def moved(recording: Recording, rng: random.Random) -> Delivery | None:
     """Move one delivery, in place; returns it as it is then. ``None``: there was never a second consumer."""
-    connected: set[int] = set()
-    choices = []
-    for number, line in enumerate(recording.events):
-        if line["kind"] == "consumer_added":
-            connected.add(line["consumer"])
-        elif line["kind"] == "consumer_removed":
-            connected.discard(line["consumer"])
-        elif line["kind"] == "sent" and connected - {line["consumer"]}:
-            choices.append((number, sorted(connected - {line["consumer"]})))
+    choices = [
+        (number, sorted(connected - {line["consumer"]}))
+        for number, (line, connected) in enumerate(zip(recording.events, recording.connected, strict=True))
+        if line["kind"] == "sent" and connected - {line["consumer"]}
+    ]
     if not choices:
         return None
     number, others = rng.choice(choices)
     line, to = recording.events[number], rng.choice(others)
-    at = rng.randrange(len(line["positions"]))
-    lists = [name for name, value in line.items() if isinstance(value, list)]
-    alone = line | {name: [line[name][at]] for name in lists} | {"consumer": to}
-    left = line | {name: line[name][:at] + line[name][at + 1 :] for name in lists}
-    recording.events[number : number + 1] = [*([left] if left["positions"] else []), alone]
+    position = rng.choice(line["positions"])
+    alone = without(line, lambda other: other != position)
+    assert alone is not None
+    alone["consumer"] = to
+    left = only_without(line, position)
+    recording.events[number : number + 1] = [*([left] if left else []), alone]
     recording.numbered()
-    return Delivery(alone["seq"], 0, to, alone["positions"][0])
+    return Delivery(alone["seq"], 0, to, position)
 
 
 def is_found(recording: Recording, delivery: Delivery, folder: Path) -> bool:

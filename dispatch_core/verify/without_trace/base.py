@@ -362,8 +362,8 @@ class DispatcherFold(ABC):
         elif code == REMOVED and consumer in self._numbers:
             self._possible_owners.before(Change(t_us, leaves=self._numbers[consumer]), self._roster())
 
-    def _may_own(self, batch: OperationBatch, consumer: int, entry: int, t_us: int) -> bool:
-        """Check whether membership changes near by may make a consumer the owner of an entry at a time."""
+    def _changes_ahead(self, batch: OperationBatch) -> list[Change]:
+        """Return the membership changes behind a batch that may race with it."""
         ahead = []
         membership = batch.ahead.memberships()
         for code, number, at_us in zip(
@@ -373,8 +373,7 @@ class DispatcherFold(ABC):
                 ahead.append(Change(at_us, leaves=number))
             elif number in batch.members_ahead:
                 ahead.append(Change(at_us, batch.members_ahead[number]))
-        hash_value = self._hash_of(entry)
-        return self._possible_owners.may_own(consumer, hash_value, t_us, self._roster(), ahead)
+        return ahead
 
     def _racing(self, batch: OperationBatch, since_us: int | None = None) -> Racing:
         """Return the operations of a batch that may race with deliveries, from ``since_us`` on."""
@@ -406,6 +405,7 @@ class DispatcherFold(ABC):
         undecided, permits, elsewhere = self._undecided(), self._lacks_permits(), self._not_the_owner()
         near_by = Racing.joined(self._before, self._racing(batch), batch.ahead)
         changes, memberships, own = near_by.changes(), near_by.memberships(), dict[int, Racing]()
+        roster, ahead = self._roster(), self._changes_ahead(batch)
         named: dict[int, str] = {}  # a log that differs everywhere names few consumers often
         findings = []
         for at in differing.tolist():
@@ -423,7 +423,9 @@ class DispatcherFold(ABC):
                 racing = memberships
             near = racing.nearest(t_us)
             if near is not None and racing is memberships and who >= 0:
-                near = near if self._may_own(batch, who, int(ordinals[at]), t_us) else None
+                hash_value = self._hash_of(int(ordinals[at]))
+                if not self._possible_owners.may_own(who, hash_value, t_us, roster, ahead):
+                    near = None
             place = at - int(np.searchsorted(owner, op))
             unseen = int(reason[at]) in undecided and not self._surely(batch, op, place, int(reason[at]))
             uncertain = near is not None or unseen or batch.after_checkpoint
