@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -523,6 +524,10 @@ class MultipleConsumersDispatcher:
     def hash_value(self, hash_id: int) -> int:
         """Return the sticky key hash behind an id of the state."""
         return int(self._hash_ids.values[hash_id])
+
+    def hash_values(self, hash_ids: npt.NDArray[np.integer[Any]]) -> st_.I64:
+        """Return the sticky key hashes behind ids of the state."""
+        return self._hash_ids.values[hash_ids]
 
     def id_of_hash(self, sticky_hash: int) -> int | None:
         """Return the id of a sticky key hash, or None where no entry of the log has it."""

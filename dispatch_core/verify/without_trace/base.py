@@ -6,7 +6,7 @@ to batch (``extend``), so that memory follows the entries that can still matter.
 A difference is *uncertain* if an event raced with it that the log shows on arrival only: a membership change or a redelivery
 request within ``races.RACE_US``. A delivery without permits races only with events of its own consumer, which could have
 given it permits. A delivery to a consumer that is not the owner races only with membership changes that could make it the
-owner (``possible_owners``). Any other difference is *divergent*.
+owner (``possible_owners``), in an order that agrees with the deliveries before it. Any other difference is *divergent*.
 
 Example: key k belongs to consumer 1 by the rules, and the log shows its entry sent to consumer 2. If consumer 2 joined 20 ms
 later and owns the key then, the difference is uncertain. If nobody joined or left within 50 ms, or no order of those who did
@@ -35,7 +35,14 @@ from dispatch_core.broker.state import NOBODY, State
 from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.verify.tally import Finding
 from dispatch_core.verify.without_trace.cursor_moves import MovesNotJudged, move
-from dispatch_core.verify.without_trace.possible_owners import Change, Member, PossibleOwners, Roster
+from dispatch_core.verify.without_trace.possible_owners import (
+    Change,
+    Deliveries,
+    Member,
+    Place,
+    PossibleOwners,
+    Roster,
+)
 from dispatch_core.verify.without_trace.races import RACE_US, Racing, may_race
 
 Ints = npt.NDArray[np.int64]
@@ -178,6 +185,7 @@ class DispatcherFold(ABC):
         self._members: dict[int, Member] = {}  # by the number in ``op_consumer``
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
         self._possible_owners = PossibleOwners()
+        self._delivered = Deliveries.none()  # before this batch, from the first change that may race on
 
     def leave_open(self, from_us: int) -> None:
         """Do not judge differences from a moment on: a behaviour is in force that the rules do not replay."""
@@ -211,15 +219,16 @@ class DispatcherFold(ABC):
         if later is not None:
             judgement[(judgement == DIVERGENT) & (owner >= later)] = NOT_JUDGED
         findings = []
+        ordinals = batch.op_ordinals[first:last][of_sent]
         if self.not_judged is not None:
             judgement[:] = NOT_JUDGED
         else:
-            ordinals = batch.op_ordinals[first:last][of_sent]
             findings = self._explain(batch, owner, ordinals, expected, reason, judgement)
         if len(batch.op_t_us):
             since_us = int(batch.op_t_us[-1]) - RACE_US
             self._before = Racing.joined(self._before.since(since_us), self._racing(batch, since_us))
             self._possible_owners.forget(since_us - RACE_US)
+            self._delivered = self._deliveries(batch, owner, ordinals)
         return BatchJudgement(judgement, expected, findings)
 
     def waits(self, seq: int, t_us: int) -> list[SampledWait]:
@@ -351,28 +360,49 @@ class DispatcherFold(ABC):
         """Return the present roster; the caller does not change it."""
 
     @abstractmethod
-    def _hash_of(self, entry: int) -> int:
-        """Return the sticky key hash of an entry, as far as the roster needs it."""
+    def _hashes_of(self, entries: Array) -> Ints:
+        """Return the sticky key hashes of entries, as far as the roster needs them; ``NOT_STORED`` if one is unknown."""
 
     def _note_change(self, batch: OperationBatch, at: int) -> None:
         """Note the membership change at an operation before it is applied."""
-        code, consumer, t_us = int(batch.op_code[at]), int(batch.op_consumer[at]), int(batch.op_t_us[at])
+        code, consumer = int(batch.op_code[at]), int(batch.op_consumer[at])
+        place = int(batch.op_seq[at]), int(batch.op_t_us[at])
         if code == ADDED and consumer in self._members:
-            self._possible_owners.before(Change(t_us, self._members[consumer]), self._roster())
+            self._possible_owners.before(Change(*place, self._members[consumer]), self._roster())
         elif code == REMOVED and consumer in self._numbers:
-            self._possible_owners.before(Change(t_us, leaves=self._numbers[consumer]), self._roster())
+            self._possible_owners.before(Change(*place, leaves=self._numbers[consumer]), self._roster())
+
+    def _deliveries(self, batch: OperationBatch, owner: Ints, ordinals: Array) -> Deliveries:
+        """Return what was delivered up to the end of a batch, from the first change that is remembered on.
+
+        ``owner``: the operation of each delivered entry; ``ordinals``: the entries.
+        """
+        begins_seq = self._possible_owners.begins_seq
+        if begins_seq is None:
+            return Deliveries.none()
+        first = int(np.searchsorted(batch.op_seq, begins_seq))
+        delivered = slice(int(np.searchsorted(owner, first)), None)
+        numbers = np.full(max(self._numbers, default=-1) + 2, -1, np.int64)  # the last one: never added
+        numbers[list(self._numbers)] = list(self._numbers.values())
+        ops = owner[delivered]
+        of_batch = Deliveries(
+            batch.op_seq[ops],
+            batch.op_t_us[ops],
+            numbers[np.clip(batch.op_consumer[ops], -1, len(numbers) - 1)],
+            self._hashes_of(ordinals[delivered]),
+        )
+        return self._delivered.between(begins_seq, 1 << 62).followed_by(of_batch)
 
     def _changes_ahead(self, batch: OperationBatch) -> list[Change]:
         """Return the membership changes behind a batch that may race with it."""
         ahead = []
         membership = batch.ahead.memberships()
-        for code, number, at_us in zip(
-            membership.code.tolist(), membership.consumer.tolist(), membership.t_us.tolist(), strict=True
-        ):
+        columns = membership.code, membership.consumer, membership.seq, membership.t_us
+        for code, number, seq, at_us in zip(*(column.tolist() for column in columns), strict=True):
             if code == REMOVED:
-                ahead.append(Change(at_us, leaves=number))
+                ahead.append(Change(seq, at_us, leaves=number))
             elif number in batch.members_ahead:
-                ahead.append(Change(at_us, batch.members_ahead[number]))
+                ahead.append(Change(seq, at_us, batch.members_ahead[number]))
         return ahead
 
     def _racing(self, batch: OperationBatch, since_us: int | None = None) -> Racing:
@@ -406,6 +436,7 @@ class DispatcherFold(ABC):
         near_by = Racing.joined(self._before, self._racing(batch), batch.ahead)
         changes, memberships, own = near_by.changes(), near_by.memberships(), dict[int, Racing]()
         roster, ahead = self._roster(), self._changes_ahead(batch)
+        delivered: Deliveries | None = None
         named: dict[int, str] = {}  # a log that differs everywhere names few consumers often
         findings = []
         for at in differing.tolist():
@@ -423,11 +454,14 @@ class DispatcherFold(ABC):
                 racing = memberships
             near = racing.nearest(t_us)
             if near is not None and racing is memberships and who >= 0:
-                hash_value = self._hash_of(int(ordinals[at]))
-                if not self._possible_owners.may_own(who, hash_value, t_us, roster, ahead):
+                if delivered is None:
+                    delivered = self._deliveries(batch, owner, ordinals)
+                hash_value = int(self._hashes_of(ordinals[at : at + 1])[0])
+                place = Place(seq, t_us)
+                if not self._possible_owners.may_own(who, hash_value, place, roster, delivered, ahead):
                     near = None
-            place = at - int(np.searchsorted(owner, op))
-            unseen = int(reason[at]) in undecided and not self._surely(batch, op, place, int(reason[at]))
+            in_line = at - int(np.searchsorted(owner, op))
+            unseen = int(reason[at]) in undecided and not self._surely(batch, op, in_line, int(reason[at]))
             uncertain = near is not None or unseen or batch.after_checkpoint
             if uncertain:
                 judgement[at] = UNCERTAIN

@@ -131,8 +131,8 @@ class KeySharedFold(DispatcherFold):
     def _roster(self) -> SelectorRoster:
         return SelectorRoster(self.core.selector)
 
-    def _hash_of(self, entry: int) -> int:
-        return self.core.hash_value(int(self.core.state.hash_id[entry]))
+    def _hashes_of(self, entries: Array) -> Ints:
+        return self.core.hash_values(self.state.hash_id[entries])
 
     def _undecided(self) -> list[int]:
         undecided = [rounds.MAYBE_READ]

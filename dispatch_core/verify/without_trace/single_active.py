@@ -22,7 +22,7 @@ from dispatch_core.broker.single_active_rules import ConsumerBusyError
 from dispatch_core.broker.state import NOBODY, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
-from dispatch_core.verify.without_trace.base import DispatcherFold, Ints, OperationBatch
+from dispatch_core.verify.without_trace.base import Array, DispatcherFold, Ints, OperationBatch
 from dispatch_core.verify.without_trace.possible_owners import ActiveConsumer
 
 #: Operations that may change the gate, besides moves of the cursor.
@@ -92,8 +92,8 @@ class SingleActiveFold(DispatcherFold):
     def _roster(self) -> ActiveConsumer:
         return replace(self._nobody, candidates=self.core.candidates)
 
-    def _hash_of(self, entry: int) -> int:
-        return 0
+    def _hashes_of(self, entries: Array) -> Ints:
+        return np.zeros(len(entries), np.int64)
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.num_messages)
