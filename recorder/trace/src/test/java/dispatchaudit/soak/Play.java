@@ -34,6 +34,8 @@ final class Play implements AutoCloseable {
     /** Rounds of the drain without a message, in which a limit or a delay may still hold something back. */
     private static final int IDLE_ROUNDS = 4;
     private static final int POLICY_MS = 700;
+    /** A delayed message is sent so long after its time at the latest, delayedDeliveryTickTimeMillis of the broker included. */
+    private static final int DELAY_TICK_MS = 1500;
 
     private final Script script;
     private final String url;
@@ -47,6 +49,8 @@ final class Play implements AutoCloseable {
     private BusyMachine busy;
     private int published;
     private boolean limited;
+    /** When all delayed messages so far are due. */
+    private long dueMs;
 
     Play(Script script, String url, Administration administration, TraceSession session, Witness witness) throws Exception {
         this.script = script;
@@ -135,6 +139,7 @@ final class Play implements AutoCloseable {
             }
             if (step.delayMs() > 0) {
                 message.deliverAfter(step.delayMs(), TimeUnit.MILLISECONDS);
+                dueMs = System.currentTimeMillis() + step.delayMs() + DELAY_TICK_MS;
             }
             sent.add(message.sendAsync());
         }
@@ -189,7 +194,7 @@ final class Play implements AutoCloseable {
         busy(false);
         note("step", Map.of("note", "drain"));
         int idle = 0;
-        for (int round = 0; round < DRAIN_ROUNDS && idle < IDLE_ROUNDS; round++) {
+        for (int round = 0; round < DRAIN_ROUNDS && (idle < IDLE_ROUNDS || System.currentTimeMillis() < dueMs); round++) {
             int received = 0;
             for (SoakConsumer consumer : consumers.values()) {
                 received += consumer.receive(300);
