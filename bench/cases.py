@@ -335,6 +335,8 @@ def _scale(sizes: Sizes) -> Iterator[Bar]:
         arguments = {"segments": str(segments), "home": str(home), "first_day": first_day, "number": number}
         found = measure("bench.scale:day", arguments, cores=2)
         done.add(found.seconds, {**found.facts, "driver_mb": found.peak_mb})
+        # The landing folder has them: a broker's host deletes what was pulled, too.
+        shutil.rmtree(segments / f"{number:02}")
         say(f"  day {number + 1} of {_SCALE_DAYS}: {found.seconds:.0f} s")
     yield from _bars_of_scale(done.days, log.messages)
 

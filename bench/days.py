@@ -6,8 +6,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from dispatch_core.recording.parquet import open_writer
 from dispatch_core.times import micros
 from spark_jobs.aggregates.aggregate_interval import aggregate
 from spark_jobs.ingest.ingest_interval import ingest
@@ -36,20 +39,26 @@ def cut(source: str, into: str, day: str, days: int) -> tuple[float, dict[str, A
     """Cut the files of a generated log into those of each day, as a recorder that rotates its files writes them."""
     began = time.perf_counter()
     shutil.rmtree(into, ignore_errors=True)
-    first = interval(day).start
-    for path in sorted(Path(source).rglob("*.parquet")):
-        column, unit = _TIMES["events" if path.name.startswith("events") else "messages"]
-        table = pq.read_table(path)
-        # The header of an event file has no time; each segment has it.
-        without = table.filter(pc.is_null(table[column]))
-        for number in range(days):
-            begin, end = (micros(first + timedelta(days=at)) // unit for at in (number, number + 1))
-            inside = pc.and_(pc.greater_equal(table[column], begin), pc.less(table[column], end))
-            folder = Path(into) / f"{number:02}" / path.parent.relative_to(source)
-            folder.mkdir(parents=True, exist_ok=True)
-            rows = pa.concat_tables([without, table.filter(inside)])
-            pq.write_table(rows, folder / f"{path.stem}-{number:02}.parquet")
+    files = sorted(Path(source).rglob("*.parquet"))
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for done in [pool.submit(_cut_file, path, Path(source), Path(into), day, days) for path in files]:
+            done.result()
     return time.perf_counter() - began, {}
+
+
+def _cut_file(path: Path, source: Path, into: Path, day: str, days: int) -> None:
+    first = interval(day).start
+    column, unit = _TIMES["events" if path.name.startswith("events") else "messages"]
+    table = pq.read_table(path)
+    # The header of an event file has no time; each segment has it.
+    without = table.filter(pc.is_null(table[column]))
+    for number in range(days):
+        begin, end = (micros(first + timedelta(days=at)) // unit for at in (number, number + 1))
+        inside = pc.and_(pc.greater_equal(table[column], begin), pc.less(table[column], end))
+        folder = into / f"{number:02}" / path.parent.relative_to(source)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_writer(folder / f"{path.stem}-{number:02}.parquet", table.schema) as writer:
+            writer.write_table(pa.concat_tables([without, table.filter(inside)]))
 
 
 def run(segments: str, home: str, day: str, days: int, times: int) -> tuple[float, dict[str, Any]]:
