@@ -121,7 +121,8 @@ def test_clients_are_asked_where_they_can_tell(scripts: list[Script]) -> None:
         labels = comparable(script)
         assert {"quarantined lines", "input"} <= labels
         ordered = script.type == "Key_Shared" and not script.out_of_order and script in plain
-        assert ("order" in labels) == ordered
+        assert ("duplicates" in labels) == ordered
+        assert ("order" in labels) == (ordered and not script.delays)
         stays = "classic" in script.name or "sticky" in script.name
         assert ("never received" in labels) == (script in plain and not stays)
 
