@@ -155,13 +155,25 @@ class Tally:
         for decision_class, decisions in counts.items():
             self._formula[decision_class] -= decisions
 
-    def close(self) -> None:
-        """Count decisions that were not compared (a round for which the core had no read result, say) as divergent."""
+    def close(self, stopped: str | None = None) -> None:
+        """Count decisions that were not compared (a round for which the core had no read result, say) as divergent.
+
+        ``stopped``: the reason why the comparison was stopped; then they are not judged. Divergences for which the log has
+        no line are counted up to the number of decisions; all are among the findings.
+        """
         for name, counts in self.counts.items():
             unmet = self._formula[name] - counts["decisions"]
-            if unmet > 0:
+            if unmet > 0 and stopped is not None:
+                self.leave_unjudged(name, unmet, stopped)
+            elif unmet > 0:
                 counts["decisions"] += unmet
                 counts["divergent"] += unmet
+        for counts in self.counts.values():
+            counts["divergent"] = min(counts["divergent"], max(counts["decisions"], 1))
+        # Of a class without a decision one divergence is left: it has to be seen, unless others are.
+        for counts in self.counts.values():
+            if self.total("divergent") > max(self.total("decisions"), 1):
+                counts["divergent"] = min(counts["divergent"], counts["decisions"])
 
     def total(self, what: str) -> int:
         """Sum ``decisions``, ``exact``, ``uncertain`` or ``divergent`` over all classes."""

@@ -207,7 +207,7 @@ class RacingDriver(CursorDriver):
         self._settle_all()
         if not goes_on:
             self._report_unmet_moves()
-        self.tally.close()
+        self.tally.close(None if self.stopped is None else self.stopped[0])
         return self.tally
 
     def connection(self, consumer: int) -> Connection:
@@ -499,7 +499,7 @@ class RacingDriver(CursorDriver):
             return Outcome(answer, found, explained=not found)
         stage = _Stage(self)
         unacked = {consumer: self.core.unacked(consumer) for consumer in self.core.connected()}
-        outcome = search(stage, waiting, late, steps, decide, differences)
+        outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
         self._commit(outcome, late)
         for command in self._peeked.values():
             command.earliest = 0
@@ -603,7 +603,12 @@ class RacingDriver(CursorDriver):
 
     def _judge(self, window: Window, outcome: Outcome[A]) -> None:
         """Note what a window's decision gave; it is counted when its last line has been fed, which proves it."""
-        window.differing = outcome.plain
+        if outcome.given_up and not outcome.explained:
+            self._give_up()
+            for difference in outcome.plain:
+                window.leave_unjudged(difference.decision_class, difference.decisions, self._work.reason)
+        else:
+            window.differing = outcome.plain
         window.racing = outcome.racing if outcome.explained else None
         self._open.append(window)
 
@@ -614,7 +619,7 @@ class RacingDriver(CursorDriver):
             self.tally.exact(decision_class, decisions - differing - unjudged)
             self.tally.leave_unjudged(decision_class, unjudged, window.reason)
         for finding, decisions in self._findings_of(window):
-            self.tally.differ(finding, decisions)
+            self._count(finding, decisions)
 
     def findings_to_come(self) -> list[Finding]:
         """See ``Driver.findings_to_come``: those of the open windows that will be counted."""
