@@ -65,19 +65,21 @@ def decisions_of(
     return found
 
 
+#: Kind of line that stands for one decision beside ``state`` and ``position`` → the class of this decision.
+_ONE: Final = {
+    **dict.fromkeys(("read_issued", "replay_read_issued"), "read"),
+    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), "draining"),
+    "draining_clear": "state",
+    **dict.fromkeys(("active_picked", "active_notified"), "active"),
+    **dict.fromkeys(("selector_added", "selector_refused"), "subscribe"),
+}
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
 _FIRST: Final[dict[str, Callable[[dict[str, Any]], list[tuple[str, int]]]]] = {
     "round_begin": lambda recorded: [("dispatch", len(recorded["positions"] or ()))],
     "read_done": lambda recorded: [("hash", len(recorded["hashes"] or ()))],
     "round_end": lambda _recorded: [("replay_set", 1), ("round", 1)],
     "sent": lambda recorded: [("permits", int(recorded["permits_before"] is not None))],
-    **dict.fromkeys(("read_issued", "replay_read_issued"), lambda _recorded: [("read", 1)]),
-    **dict.fromkeys(
-        ("draining_add", "draining_release", "draining_blocked"), lambda _recorded: [("draining", 1)]
-    ),
-    "draining_clear": lambda _recorded: [("state", 1)],
-    **dict.fromkeys(("active_picked", "active_notified"), lambda _recorded: [("active", 1)]),
-    **dict.fromkeys(("selector_added", "selector_refused"), lambda _recorded: [("subscribe", 1)]),
+    **{kind: lambda _recorded, name=name: [(name, 1)] for kind, name in _ONE.items()},
 }
 
 
@@ -104,10 +106,15 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
     not_judged: dict[str, dict[str, int]] = field(default_factory=dict)  # reason → class → decisions
     _counted: frozenset[str] = frozenset()  # kinds of lines that stand for decisions
+    _alone: dict[str, str] = field(
+        default_factory=dict
+    )  # kind of a line that stands for one only → its class
     _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
 
     def __post_init__(self) -> None:
-        self._counted = frozenset((*_FIRST, *self.state_fields, *self.position_fields))
+        shown = {*self.state_fields, *self.position_fields}
+        self._counted = frozenset((*_FIRST, *shown))
+        self._alone = {kind: name for kind, name in _ONE.items() if kind not in shown}
 
     def exact(self, decision_class: str, decisions: int = 1) -> None:
         """Count ``decisions`` decisions on which broker and core agree."""
@@ -146,7 +153,10 @@ class Tally:
 
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to the formula's number."""
-        if line.kind in self._counted:
+        kind = line.kind
+        if kind in self._alone:
+            self._formula[self._alone[kind]] += 1
+        elif kind in self._counted:
             for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
                 self._formula[decision_class] += decisions
 

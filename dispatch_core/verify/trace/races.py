@@ -43,7 +43,7 @@ class Command:
 
     seq: int  # of the line that shows its arrival
     connection: int  # consumer number of the connection it came by
-    what: str  # for people: "flow of 10", "ack of 3:7"
+    what: str = ""  # for people: "flow of 10"; empty = "ack of 3:7", by ``entry``
     permits: int = 0  # flow
     entry: int = -1  # ack, removal
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first

@@ -22,7 +22,7 @@ HASHES = 3
 def tracker(*, counts: bool) -> State:
     none = np.zeros(0, np.int32)
     state = new_state(none, none, HASHES, CONSUMERS)
-    state.s[LAZY_RELEASE_COUNTS] = int(counts)
+    state.s[LAZY_RELEASE_COUNTS], state.s[TRACK_DRAINING] = int(counts), 1
     return state
 
 
