@@ -54,14 +54,14 @@ class Door(Generic[P, R]):
         named.__qualname__ = f"{function.__qualname__}_for_python"
         named.__module__ = function.__module__
         self.outside: Any = _callable(njit(cache=True, _nrt=False, no_cfunc_wrapper=True)(named))
-        self._direct: Callable[P, R] | None = None
+        self._direct: Callable[..., R] | None = None
         self._structs: list[tuple[int, type]] = []  # place of an argument, its class
         self._arrays: list[tuple[int, np.dtype[Any]]] = []  # place, type of the elements
         self._is_new = True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function from Python."""
-        direct = self._direct
+        direct: Callable[..., R] | None = self._direct
         if direct is not None and not kwargs:
             for at, cls in self._structs:
                 if args[at].__class__ is not cls:

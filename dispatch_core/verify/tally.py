@@ -73,13 +73,19 @@ _ONE: Final = {
     **dict.fromkeys(("active_picked", "active_notified"), "active"),
     **dict.fromkeys(("selector_added", "selector_refused"), "subscribe"),
 }
+
+
+def _one_of(decision_class: str) -> Callable[[dict[str, Any]], list[tuple[str, int]]]:
+    return lambda _recorded: [(decision_class, 1)]
+
+
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
 _FIRST: Final[dict[str, Callable[[dict[str, Any]], list[tuple[str, int]]]]] = {
     "round_begin": lambda recorded: [("dispatch", len(recorded["positions"] or ()))],
     "read_done": lambda recorded: [("hash", len(recorded["hashes"] or ()))],
     "round_end": lambda _recorded: [("replay_set", 1), ("round", 1)],
     "sent": lambda recorded: [("permits", int(recorded["permits_before"] is not None))],
-    **{kind: lambda _recorded, name=name: [(name, 1)] for kind, name in _ONE.items()},
+    **{kind: _one_of(name) for kind, name in _ONE.items()},
 }
 
 
