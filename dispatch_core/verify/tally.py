@@ -24,6 +24,8 @@ CLASSES: Final = (
     "state",
     "position",
 )
+#: Classes that compare what a line shows beside the decisions; the core goes on as before if these differ.
+SHOWN_CLASSES: Final = ("state", "position")
 MAX_EXAMPLES: Final = 20
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Fields, Finding, Tally, decisions_of
+from dispatch_core.verify.tally import SHOWN_CLASSES, Fields, Finding, Tally, decisions_of
 from dispatch_core.verify.trace.lines_ahead import LinesAhead
 from dispatch_core.verify.trace.work_after_divergence import (
     PER_DIVERGENCE,
@@ -106,7 +106,7 @@ class Driver(ABC):
         self.tally.differ(finding, decisions)
         if finding.status != "divergent" or self.stopped is not None:
             return
-        if self._work.diverged_at is None:
+        if self._work.diverged_at is None and finding.decision_class not in SHOWN_CLASSES:
             self._work.diverged_at = finding.seq
         self._take_work(PER_DIVERGENCE)
 

@@ -1,11 +1,11 @@
 """Bound the work that a log takes once it has parted from the rules.
 
-After a divergence the core goes on from its own answer. If the log follows other rules for good, most windows differ from
-then on, and each of them is searched for an order that explains it (``races``): the comparison would take many times as long
-as under the right rules, and what it found would be consequences of the first divergence. So work is counted from there on:
-each order tried, each command applied in it, each divergence found. A log is allowed so much of it at first, and some more
-with every line: divergences here and there stop nothing. When no work is left, the comparison stops, and the decisions that
-follow are counted as not judged.
+After a decision has diverged (not a value of ``state`` or ``position``) the core goes on from its own answer. If the log
+follows other rules for good, most windows differ from then on, and each of them is searched for an order that explains it
+(``races``): the comparison would take many times as long as under the right rules, and what it found would be consequences
+of the first divergence. So work is counted from there on: each order tried, each command applied in it, each divergence
+found. A log is allowed so much of it at first, and some more with every line: divergences here and there stop nothing. When
+no work is left, the comparison stops, and the decisions that follow are counted as not judged.
 
 >>> work = WorkAfterDivergence()
 >>> work.take(1_000, lines=0), work.left(lines=0) == AT_FIRST  # nothing has diverged
@@ -34,7 +34,7 @@ PER_LINE: Final = 1
 
 @dataclass(slots=True)
 class WorkAfterDivergence:
-    """Work taken since the first divergence. ``diverged_at``: ``seq`` of that line; ``None`` = nothing has diverged."""
+    """Work taken since the first decision that diverged. ``diverged_at``: ``seq`` of its line; ``None`` = none has."""
 
     diverged_at: int | None = None
     taken: int = 0
