@@ -11,8 +11,12 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
-from numba import njit
+import numpy as np
+from numba import njit, types
 from numba.extending import register_jitable, typeof_impl
+from numba.np.numpy_support import as_dtype
+
+from dispatch_core.arrays.structs import ByAddress
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,11 +26,18 @@ _CALLABLE: Final[list[Any]] = []
 #: No wrapper for Python: unpacking a ``State`` of so many arrays takes the compiler longer than most rules do.
 _NO_DOOR: Final = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
+#: Annotation of an argument → the type that numba gives to what is passed for it.
+_NUMBERS: Final = {"int": types.intp, "bool": types.boolean, "float": types.float64}
+
 
 class Door(Generic[P, R]):
     """A compiled function with two entries: ``outside`` for Python, ``inside`` for compiled callers.
 
     The two are compiled separately, each when it is called first; only ``outside`` gets numba's wrapper for Python.
+
+    Numba finds the types of all arguments at every call, those of the arrays of a ``State`` one by one: 4 microseconds, for
+    rules that take 0.1. A function with one set of types is called with them directly, where the arguments can be checked
+    in less: structs by their class, arrays by their type and layout, numbers by the annotations.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -43,10 +54,51 @@ class Door(Generic[P, R]):
         named.__qualname__ = f"{function.__qualname__}_for_python"
         named.__module__ = function.__module__
         self.outside: Any = _callable(njit(cache=True, _nrt=False, no_cfunc_wrapper=True)(named))
+        self._direct: Callable[..., R] | None = None
+        self._structs: list[tuple[int, type]] = []  # place of an argument, its class
+        self._arrays: list[tuple[int, np.dtype[Any]]] = []  # place, type of the elements
+        self._is_new = True
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function from Python."""
-        return cast("R", self.outside(*args, **kwargs))
+        direct: Callable[..., R] | None = self._direct
+        if direct is not None and not kwargs:
+            for at, cls in self._structs:
+                if args[at].__class__ is not cls:
+                    break
+            else:
+                for at, dtype in self._arrays:
+                    array: Any = args[at]
+                    if (
+                        array.__class__ is not np.ndarray
+                        or array.dtype is not dtype
+                        or array.ndim != 1
+                        or not array.flags.carray
+                    ):
+                        break
+                else:
+                    return direct(*args)
+        result = cast("R", self.outside(*args, **kwargs))
+        if self._is_new:
+            self._is_new = False
+            self._learn()
+        return result
+
+    def _learn(self) -> None:
+        """Take the machine code for the types of the first call, if later arguments can be checked against them."""
+        results, function = [*self.outside.overloads.values()], self.outside.py_func
+        if len(results) != 1 or function.__defaults__:
+            return
+        (result,) = results
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        for at, (name, kind) in enumerate(zip(names, result.signature.args, strict=True)):
+            if isinstance(kind, ByAddress):
+                self._structs.append((at, kind.instance_class))
+            elif isinstance(kind, types.Array) and kind.ndim == 1 and kind.layout == "C" and kind.mutable:
+                self._arrays.append((at, as_dtype(kind.dtype)))
+            elif kind != _NUMBERS.get(self.__annotations__.get(name, "")):
+                return
+        self._direct = result.entry_point
 
 
 @typeof_impl.register(Door)

@@ -175,10 +175,11 @@ def ack(st: State, entry: int) -> Ack:
     begun = begin_ack(st, entry)
     flows, permits = begun.flows, begun.permits
     if begun.holder != NOBODY:
-        after = end_ack(st, begun.holder, begun.messages)
+        after = finish_ack(st, entry, begun.holder, begun.messages)
         flows += after.notices
         permits += after.permits  # parked permits flow once
-    acknowledge(st, entry)
+    else:
+        acknowledge(st, entry)
     return Ack(begun.holder, begun.messages, begun.ref_count_before, flows, permits)
 
 
@@ -241,6 +242,14 @@ def acknowledge(st: State, entry: int) -> None:
     """
     cursor.acknowledge(st, entry)
     st.redelivery_count[entry] = 0
+
+
+@compiled
+def finish_ack(st: State, entry: int, slot: int, messages: int) -> Flows:
+    """Apply ``end_ack`` and ``acknowledge``: all parts of an ack of a pending entry after the first."""
+    flows = end_ack(st, slot, messages)
+    acknowledge(st, entry)
+    return flows
 
 
 @compiled

@@ -470,9 +470,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             return result
         chosen = self._choose(result, is_replay, array)
         between(1)
-        result.permits_before = {
-            number: int(st.permits[slot]) for number, slot in self._slots.items() if st.connected[slot]
-        }
+        permits = st.permits.tolist()
+        result.permits_before = {self._numbers[slot]: permits[slot] for slot in self._connected_slots()}
         if self._unacked_indexes:
             result.already_acked = self._already_acked(array)
         read_loop.send_groups(st, is_replay, array, self._outcome)

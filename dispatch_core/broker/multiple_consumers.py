@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,7 @@ class Round:
     in_replay: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """A removed pending ack: consumer, hash, and the draining reference count before it (0 = not draining)."""
 
     consumer: int
@@ -76,8 +75,7 @@ class Released:
     ref_count_before: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(NamedTuple):
     """Effect of an ack on the consumer that held the entry. ``messages``: by how many its counter is lowered."""
 
     consumer: int
@@ -283,6 +281,12 @@ class MultipleConsumersDispatcher:
         """Second part of ``ack``: lower the unacked counter by ``messages``."""
         return commands.end_ack(self.state, self.slot(consumer), messages)
 
+    def finish_ack(self, entry: int, consumer: int, messages: int) -> None:
+        """Apply the second and the last part of ``ack`` (``end_ack``, ``acknowledge``) at once."""
+        self._check_stored(entry)
+        commands.finish_ack(self.state, entry, self.slot(consumer), messages)
+        self._unacked_indexes.pop(entry, None)
+
     def acknowledge(self, entry: int) -> None:
         """Last part of ``ack``: delete the entry at the cursor."""
         self._check_stored(entry)
@@ -450,6 +454,10 @@ class MultipleConsumersDispatcher:
         """Restore what was saved."""
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
+
+    def discard(self, saved: Saved) -> None:
+        """Give back the memory of what was saved; it is not restored any more."""
+        st_.discard(saved.state)
 
     # --- queries ---------------------------------------------------------------------------------------------
 

@@ -313,15 +313,12 @@ def _grown(values: npt.NDArray[np.generic], count: int, value: float) -> npt.NDA
 
 
 _PER_ENTRY: Final = tuple(_NEW_ENTRY)
-#: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back.
+#: What changes for hashes that drain: a number per hash, of which a log may have tens of thousands.
+_OF_DRAINING: Final = ("drain_owner", "drain_refs", "drain_attempts", "drain_listed", "drain_stats")
+#: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back. So is
+#: ``hash_owner``: only the selector changes it.
 _WHOLE: Final = (
-    "hash_owner",
     "replay_count",
-    "drain_owner",
-    "drain_refs",
-    "drain_attempts",
-    "drain_listed",
-    "drain_stats",
     "permits",
     "parked_permits",
     "unacked",
@@ -344,7 +341,13 @@ class Saved:
     low: int
     high: int
     entries: tuple[npt.NDArray[np.generic], ...]
-    whole: tuple[npt.NDArray[np.generic], ...]
+    whole: dict[str, npt.NDArray[np.generic]]
+
+
+#: Memory of copies that were discarded. A log with many keys needs a megabyte for each, and to take new memory takes ten
+#: times as long as to copy.
+_SPARE: Final[list[dict[str, npt.NDArray[np.generic]]]] = []
+_MOST_SPARE: Final = 2
 
 
 def save(st: State, low: int, high: int) -> Saved:
@@ -353,13 +356,29 @@ def save(st: State, low: int, high: int) -> Saved:
     What is above mark-delete or in the replay set, acknowledged meanwhile or not, is always among them.
     """
     low = min(low, int(st.s[MARK_DELETE]) + 1, int(st.s[REPLAY_LOW]))
+    whole = _WHOLE + _OF_DRAINING if st.s[TRACK_DRAINING] else _WHOLE
+    spare = _SPARE.pop() if _SPARE else {}
     return Saved(
         st.s.copy(),
         low,
         high,
         tuple(getattr(st, name)[low:high].copy() for name in _PER_ENTRY),
-        tuple(getattr(st, name).copy() for name in _WHOLE),
+        {name: _copied(getattr(st, name), spare.get(name)) for name in whole},
     )
+
+
+def _copied(values: npt.NDArray[np.generic], room: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
+    """Copy an array, into ``room`` if it has the size for it."""
+    if room is None or room.shape != values.shape:
+        return values.copy()
+    np.copyto(room, values)
+    return room
+
+
+def discard(saved: Saved) -> None:
+    """Give back the memory of a copy, which nobody may use any more, for the next one."""
+    if len(_SPARE) < _MOST_SPARE:
+        _SPARE.append(saved.whole)
 
 
 def restore(st: State, saved: Saved) -> None:
@@ -369,5 +388,5 @@ def restore(st: State, saved: Saved) -> None:
     st.s[STAMP] = stamp
     for name, values in zip(_PER_ENTRY, saved.entries, strict=True):
         getattr(st, name)[saved.low : saved.high] = values
-    for name, values in zip(_WHOLE, saved.whole, strict=True):
+    for name, values in saved.whole.items():
         getattr(st, name)[:] = values

@@ -170,6 +170,7 @@ def _use_dispatcher(dispatcher: type[KeySharedDispatcher], version: str) -> None
     begun = core.begin_ack(0)
     if begun is not None:
         core.end_ack(begun.consumer, begun.messages)
+        core.finish_ack(0, begun.consumer, 0)
     core.acknowledge(0)
     core.ack(2)
     holder = core.pending_ack_removed(1).consumer

@@ -161,7 +161,8 @@ class TraceJudge(Judge):
         if self._tally is None:
             return self._counted_before
         totals = _counts(self._tally)
-        return {name: total - self._counted_before[name] for name, total in totals.items()}
+        # The end of a log lowers the number of divergences that no line stands for to that of its decisions.
+        return {name: max(total - self._counted_before[name], 0) for name, total in totals.items()}
 
     def position(self, audit: AuditFold) -> DispatcherPosition:
         """See ``Judge``."""

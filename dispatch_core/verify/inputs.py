@@ -165,7 +165,7 @@ class Entries:
         self._ledger.append(ledgers)
         self._entry.append(entries)
         positions = zip(ledgers.tolist(), entries.tolist(), strict=True)
-        self._number.update((position, at) for at, position in enumerate(positions, first))
+        self._number.update(zip(positions, itertools.count(first)))
 
     def drop(self, count: int) -> None:
         """Drop the first ``count`` entries; later ordinals are lowered by it."""
@@ -262,6 +262,10 @@ _KINDS_WITH: Final = {
 }
 
 
+#: Fields of lines that have none; nobody adds one.
+_NO_FIELDS: Final[dict[str, Any]] = {}
+
+
 def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
     """Yield events in their order, each split into inputs and recorded decisions."""
     columns = {name: events[name] for name in LINE_COLUMNS}
@@ -292,8 +296,8 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
                 t_us,
                 kind,
                 consumer,
-                {name: column[i] for name, column in inputs},
-                {name: column[i] for name, column in recorded},
+                {name: column[i] for name, column in inputs} if inputs else _NO_FIELDS,
+                {name: column[i] for name, column in recorded} if recorded else _NO_FIELDS,
             )
 
 

@@ -24,6 +24,8 @@ CLASSES: Final = (
     "state",
     "position",
 )
+#: Classes that compare what a line shows beside the decisions; the core goes on as before if these differ.
+SHOWN_CLASSES: Final = ("state", "position")
 MAX_EXAMPLES: Final = 20
 
 
@@ -65,19 +67,27 @@ def decisions_of(
     return found
 
 
+#: Kind of line that stands for one decision beside ``state`` and ``position`` → the class of this decision.
+_ONE: Final = {
+    **dict.fromkeys(("read_issued", "replay_read_issued"), "read"),
+    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), "draining"),
+    "draining_clear": "state",
+    **dict.fromkeys(("active_picked", "active_notified"), "active"),
+    **dict.fromkeys(("selector_added", "selector_refused"), "subscribe"),
+}
+
+
+def _one_of(decision_class: str) -> Callable[[dict[str, Any]], list[tuple[str, int]]]:
+    return lambda _recorded: [(decision_class, 1)]
+
+
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
 _FIRST: Final[dict[str, Callable[[dict[str, Any]], list[tuple[str, int]]]]] = {
     "round_begin": lambda recorded: [("dispatch", len(recorded["positions"] or ()))],
     "read_done": lambda recorded: [("hash", len(recorded["hashes"] or ()))],
     "round_end": lambda _recorded: [("replay_set", 1), ("round", 1)],
     "sent": lambda recorded: [("permits", int(recorded["permits_before"] is not None))],
-    **dict.fromkeys(("read_issued", "replay_read_issued"), lambda _recorded: [("read", 1)]),
-    **dict.fromkeys(
-        ("draining_add", "draining_release", "draining_blocked"), lambda _recorded: [("draining", 1)]
-    ),
-    "draining_clear": lambda _recorded: [("state", 1)],
-    **dict.fromkeys(("active_picked", "active_notified"), lambda _recorded: [("active", 1)]),
-    **dict.fromkeys(("selector_added", "selector_refused"), lambda _recorded: [("subscribe", 1)]),
+    **{kind: _one_of(name) for kind, name in _ONE.items()},
 }
 
 
@@ -104,10 +114,15 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
     not_judged: dict[str, dict[str, int]] = field(default_factory=dict)  # reason → class → decisions
     _counted: frozenset[str] = frozenset()  # kinds of lines that stand for decisions
+    _alone: dict[str, str] = field(
+        default_factory=dict
+    )  # kind of a line that stands for one only → its class
     _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
 
     def __post_init__(self) -> None:
-        self._counted = frozenset((*_FIRST, *self.state_fields, *self.position_fields))
+        shown = {*self.state_fields, *self.position_fields}
+        self._counted = frozenset((*_FIRST, *shown))
+        self._alone = {kind: name for kind, name in _ONE.items() if kind not in shown}
 
     def exact(self, decision_class: str, decisions: int = 1) -> None:
         """Count ``decisions`` decisions on which broker and core agree."""
@@ -146,7 +161,10 @@ class Tally:
 
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to the formula's number."""
-        if line.kind in self._counted:
+        kind = line.kind
+        if kind in self._alone:
+            self._formula[self._alone[kind]] += 1
+        elif kind in self._counted:
             for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
                 self._formula[decision_class] += decisions
 
@@ -155,13 +173,25 @@ class Tally:
         for decision_class, decisions in counts.items():
             self._formula[decision_class] -= decisions
 
-    def close(self) -> None:
-        """Count decisions that were not compared (a round for which the core had no read result, say) as divergent."""
+    def close(self, stopped: str | None = None) -> None:
+        """Count decisions that were not compared (a round for which the core had no read result, say) as divergent.
+
+        ``stopped``: the reason why the comparison was stopped; then they are not judged. Divergences for which the log has
+        no line are counted up to the number of decisions; all are among the findings.
+        """
         for name, counts in self.counts.items():
             unmet = self._formula[name] - counts["decisions"]
-            if unmet > 0:
+            if unmet > 0 and stopped is not None:
+                self.leave_unjudged(name, unmet, stopped)
+            elif unmet > 0:
                 counts["decisions"] += unmet
                 counts["divergent"] += unmet
+        for counts in self.counts.values():
+            counts["divergent"] = min(counts["divergent"], max(counts["decisions"], 1))
+        # Of a class without a decision one divergence is left: it has to be seen, unless others are.
+        for counts in self.counts.values():
+            if self.total("divergent") > max(self.total("decisions"), 1):
+                counts["divergent"] = min(counts["divergent"], counts["decisions"])
 
     def total(self, what: str) -> int:
         """Sum ``decisions``, ``exact``, ``uncertain`` or ``divergent`` over all classes."""

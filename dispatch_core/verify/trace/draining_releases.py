@@ -49,10 +49,6 @@ class Releases:
         self._tracked = tracked
         self._due: list[_Due] = []
 
-    def __len__(self) -> int:
-        """Count the releases that are kept."""
-        return len(self._due)
-
     def expect(
         self, released: Iterable[Released], *, connection: int | None = None, until: int = _NO_LINE
     ) -> None:
@@ -74,15 +70,11 @@ class Releases:
 
     def missing(self, *, connection: int | None = None, at: int = -1) -> list[Released]:
         """Return the releases missing before this line: the next of ``connection``, or the one with index ``at``."""
-        if not self._due:
-            return []
-        return self._gone(
-            [
-                due
-                for due in self._due
-                if due.until < at or (connection is not None and due.connection == connection)
-            ]
-        )
+        late: list[_Due] = []
+        for due in self._due:
+            if due.until < at or (connection is not None and due.connection == connection):
+                late.append(due)
+        return self._gone(late) if late else []
 
     def missing_at_end(self) -> list[Released]:
         """Return the releases that are missing at the end of the log."""

@@ -13,8 +13,13 @@ import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Fields, Finding, Tally, decisions_of
+from dispatch_core.verify.tally import SHOWN_CLASSES, Fields, Finding, Tally, decisions_of
 from dispatch_core.verify.trace.lines_ahead import LinesAhead
+from dispatch_core.verify.trace.work_after_divergence import (
+    PER_DIVERGENCE,
+    PER_ILLEGAL_LINE,
+    WorkAfterDivergence,
+)
 
 MAX_SHOWN_POSITIONS = 8
 
@@ -34,6 +39,7 @@ class Driver(ABC):
         self._line = Line(0, 0, "", None, {}, {})
         #: The reason why nothing is judged from some line on, and the ``seq`` of that line.
         self.stopped: tuple[str, int] | None = None
+        self._work = WorkAfterDivergence()
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
         self._handlers: dict[str, Callable[[Line], None]] = {
@@ -95,6 +101,27 @@ class Driver(ABC):
         """Judge no later line: nothing in the log determines what the broker's state is from here on."""
         self.stopped = reason, self._line.seq
 
+    def _count(self, finding: Finding, decisions: int) -> None:
+        """Count a finding. If nothing is left of the work that a diverged log may take, no later line is judged."""
+        self.tally.differ(finding, decisions)
+        if finding.status != "divergent" or self.stopped is not None:
+            return
+        if self._work.diverged_at is None and finding.decision_class not in SHOWN_CLASSES:
+            self._work.diverged_at = finding.seq
+        self._take_work(PER_DIVERGENCE)
+
+    def _take_work(self, work: int) -> bool:
+        """Take work that follows from a divergence; returns False, and judges no later line, if none is left."""
+        if self._work.take(work, self._at + 1):
+            return True
+        self._give_up()
+        return False
+
+    def _give_up(self) -> None:
+        """Judge no later line: the log takes too much work since it has parted from the rules."""
+        if self.stopped is None:
+            self.stopped = self._work.reason, self._line.seq + 1
+
     def _leave(self, line: Line) -> None:
         """Count the decisions of a line as not judged."""
         reason = "" if self.stopped is None else self.stopped[0]
@@ -110,6 +137,7 @@ class Driver(ABC):
     def _illegal(self, line: Line, error: IllegalTransitionError) -> None:
         if self.on_illegal is not None:
             self.on_illegal(line, error)
+        self._take_work(PER_ILLEGAL_LINE)
         self._differ(self.class_of(line.kind), "no such event", f"{line.kind}: {error}", decisions=0)
 
     @abstractmethod
@@ -130,7 +158,7 @@ class Driver(ABC):
         finding = Finding(
             self._line.seq, self._line.t_us, decision_class, status, expected, recorded, seq, reason
         )
-        self.tally.differ(finding, decisions)
+        self._count(finding, decisions)
 
     def _compare_permits(self, line: Line, consumer: int, before: int | None) -> None:
         """Compare the permits of a consumer before a send, if the line has them."""

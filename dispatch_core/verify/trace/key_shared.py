@@ -59,8 +59,6 @@ class KeySharedVerifier(ShownStateDriver):
         self.hashes = _hashes_of(log.messages, profile)
         self.core = self.dispatcher(profile, self.hashes, batch_sizes(log.messages), facts.consumers_added)
         self.core.know_ledgers(entries.start_of_ledger)
-        # (consumer, hash) that draining held back at the last line
-        self.refused_now: list[tuple[int, int]] = []
         # read results waiting for their round: type, entries, how many more that the message log does not hold
         self._results: deque[tuple[str, list[int], int]] = deque()
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
@@ -92,11 +90,6 @@ class KeySharedVerifier(ShownStateDriver):
         """See ``Driver``: read results that wait for their round."""
         super()._change_ordinals(change)
         self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
-
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        self.refused_now = []
-        super().feed(line)
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -362,8 +355,9 @@ class KeySharedVerifier(ShownStateDriver):
         self._compare_result(line, kind, entries, unknown)
         self._compare_positions(line)
         window = self._frame(line, "round_end")
-        before = {consumer: self._plain_counters(consumer) for consumer in self.core.connected()}
         recorded = self._round_lines(window)
+        sent_to = {sent.consumer for sent in recorded.sent}.intersection(self.core.connected())
+        before = {consumer: self._plain_counters(consumer) for consumer in sent_to}
         window.count("dispatch", len(entries) + unknown)
         has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Acked
-from dispatch_core.broker.state import MAX_UNACKED_CONSUMER
+from dispatch_core.broker.state import I64, MAX_UNACKED_CONSUMER
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.races import Command
@@ -153,7 +153,7 @@ class PreviewVerifier(RecentlyJoinedVerifier):
 
     # --- windows -------------------------------------------------------------------------------------------------
 
-    def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
+    def _note_contested_blocks(self, unacked: I64, waiting: dict[int, list[Command]]) -> None:
         """Include acks that come after the window in the plain order: they may have come before its sends."""
         for command in self._peeked.values():
             if not command.applied:

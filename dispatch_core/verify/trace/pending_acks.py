@@ -59,6 +59,8 @@ class PendingAcksDriver(RacingDriver):
         # Consumer → its redelivery requests to come, with the index of the line.
         self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
+        #: (consumer, hash) that draining held back at the last line.
+        self.refused_now: list[tuple[int, int]] = []
 
     def look_ahead(self, lines: Sequence[Line]) -> None:
         """See ``Driver.look_ahead``."""
@@ -81,11 +83,11 @@ class PendingAcksDriver(RacingDriver):
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
         self._line = line
-        if self._releases:
-            own = line.consumer if line.kind in _OF_A_CONNECTION else None
-            missing = self._releases.missing(connection=own, at=self._at + 1)
-            if self.stopped is None:
-                self._report_missing(missing)
+        self.refused_now = []
+        own = line.consumer if line.kind in _OF_A_CONNECTION else None
+        missing = self._releases.missing(connection=own, at=self._at + 1)
+        if missing and self.stopped is None:
+            self._report_missing(missing)
         super().feed(line)
 
     # --- acks and redelivery -------------------------------------------------------------------------------------
@@ -187,8 +189,7 @@ class PendingAcksDriver(RacingDriver):
             self.core.flow_parked(consumer, everything=asked.everything)
             return
         assert isinstance(command.result, Acked), "an ack that took effect knows its holder"
-        self.core.end_ack(command.result.consumer, command.result.messages)
-        self.core.acknowledge(command.entry)
+        self.core.finish_ack(command.entry, command.result.consumer, command.result.messages)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for recorded in line.recorded["positions"]:
@@ -229,16 +230,22 @@ class PendingAcksDriver(RacingDriver):
         First come acks in the order in which they arrived, those of the holder's own connection first, then what the next
         redelivery request of the holder names.
         """
-        acks = [c for c in self._acks.values() if self._held_before(c) == holder]
-        if acks:
-            return min(acks, key=lambda c: (c.connection != holder, c.seq)).entry
+        first: Command | None = None
+        for ack in self._acks.values():
+            if self._held_before(ack) == holder and (
+                first is None or (ack.connection != holder, ack.seq) < (first.connection != holder, first.seq)
+            ):
+                first = ack
+        if first is not None:
+            return first.entry
         request = self._next_request(holder)
         if request is None:
             return None
         wanted, pending = request.inputs["positions"], self.core.pending_on(holder)
         if wanted is None:
             return pending[0] if pending else None
-        return next((entry for entry in wanted if entry in set(pending)), None)
+        still = set(pending)
+        return next((entry for entry in wanted if entry in still), None)
 
     def _next_request(self, consumer: int) -> Line | None:
         """Return the next redelivery request of a consumer among the lines ahead."""
@@ -286,10 +293,13 @@ class PendingAcksDriver(RacingDriver):
 
     def _on_draining_release(self, line: Line) -> None:
         consumer, hash_value = who(line), line.recorded["hash"]
+        before = None if line.recorded["closing"] else self._releases.meet(consumer, hash_value)
+        if before is not None and before == line.recorded["ref_count_before"]:
+            self.tally.exact("draining")
+            return
         recorded = (
             f"release of hash {hash_value} by {consumer} with {line.recorded['ref_count_before']} before"
         )
-        before = None if line.recorded["closing"] else self._releases.meet(consumer, hash_value)
         request = None if before is not None or line.recorded["closing"] else self._next_request(consumer)
         if request is not None:
             self._let_go_for(request)  # "redeliver all" clears in one batch, then says so

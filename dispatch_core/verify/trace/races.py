@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
+from dispatch_core.verify.trace.work_after_divergence import PER_COMMAND, PER_ORDER
+
 A = TypeVar("A")
 
 #: Number of orders that are tried for one decision before it is called divergent.
@@ -41,7 +43,7 @@ class Command:
 
     seq: int  # of the line that shows its arrival
     connection: int  # consumer number of the connection it came by
-    what: str  # for people: "flow of 10", "ack of 3:7"
+    what: str = ""  # for people: "flow of 10"; empty = "ack of 3:7", by ``entry``
     permits: int = 0  # flow
     entry: int = -1  # ack, removal
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
@@ -127,6 +129,9 @@ class Outcome(Generic[A]):
     refuted: list[Command] = field(
         default_factory=list
     )  # open facts with which the answer would be another one
+    given_up: bool = (
+        False  # there was no work left to try all orders: the differences may be explained or not
+    )
 
 
 def search(
@@ -136,23 +141,32 @@ def search(
     steps: int,
     decide: Callable[[Callable[[int], None]], A],
     differences: Callable[[A], list[Difference]],
+    take_work: Callable[[int], bool] = lambda _work: True,
 ) -> Outcome[A]:
     """Decide in the plain order; where that differs from the trace, find an open order that does not.
 
     ``decide(between)`` runs the core once from the restored state and calls ``between(step)`` before each of its steps
     0 … ``steps`` - 1. ``waiting`` and ``late`` hold the commands of each connection, in order; an open fact has a pseudo
-    connection of its own.
+    connection of its own. ``take_work(work)`` is told the work of each order, and returns False when none is left
+    (``work_after_divergence``).
     """
+    applied = 0  # commands, by the last run
 
     def run(moves: dict[tuple[int, bool], Move]) -> tuple[A, list[Difference]]:
+        nonlocal applied
+        applied = 0
+
         def between(step: int) -> None:
+            nonlocal applied
             for command, at in _late_steps(late, moves):
                 if at == step:
                     stage.apply_late(command)
+                    applied += 1
             for move in moves.values():
                 if move.early and move.step == step:
                     for command in waiting.get(move.connection, ())[: move.count]:
                         stage.apply_early(command)
+                        applied += 1
 
         stage.restore()
         answer = decide(between)
@@ -168,11 +182,18 @@ def search(
         refuted = [fact for fact, differing in other.items() if differing]
         delayed = [command for command, at in _late_steps(late, {}) if at >= steps]
         return Outcome(answer, [], late=delayed, refuted=refuted)
-    found = _improve(run, plain, list(_moves(waiting, late, steps)))
+    has_work = True
+
+    def may_go_on() -> bool:
+        nonlocal has_work
+        has_work = take_work(PER_ORDER + PER_COMMAND * applied)
+        return has_work
+
+    found = _improve(run, plain, list(_moves(waiting, late, steps)), may_go_on)
     if found is None:
         answer, _ = run({})
         delayed = [command for command, at in _late_steps(late, {}) if at >= steps]
-        return Outcome(answer, plain, explained=False, late=delayed)
+        return Outcome(answer, plain, explained=False, given_up=not has_work, late=delayed)
     moves, answer = found
     early = [
         c for move in moves.values() if move.early for c in waiting.get(move.connection, ())[: move.count]
@@ -225,8 +246,12 @@ def _improve(
     run: Callable[[dict[tuple[int, bool], Move]], tuple[A, list[Difference]]],
     plain: list[Difference],
     moves: list[Move],
+    may_go_on: Callable[[], bool],
 ) -> tuple[dict[tuple[int, bool], Move], A] | None:
-    """Add one move after the other, each time the one that leaves least to explain; pairs where single ones do not help."""
+    """Add one move after the other, each time the one that leaves least to explain; pairs where single ones do not help.
+
+    ``may_go_on`` is called after each order that was tried.
+    """
     chosen: dict[tuple[int, bool], Move] = {}
     best = _weight(plain)
     tried = 0
@@ -241,8 +266,11 @@ def _improve(
             tried += 1
             trial = {**chosen, **option}
             answer, left = run(trial)
+            goes_on = may_go_on()
             if not left:
                 return trial, answer
+            if not goes_on:
+                return None
             weight = _weight(left)
             if weight < best and (step is None or weight < step[0]):
                 step = weight, trial, answer

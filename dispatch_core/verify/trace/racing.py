@@ -20,7 +20,7 @@ from dispatch_core.broker.multiple_consumers import (
     Released,
     Round,
 )
-from dispatch_core.broker.state import State
+from dispatch_core.broker.state import I64, State
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally, cut_off
@@ -207,12 +207,15 @@ class RacingDriver(CursorDriver):
         self._settle_all()
         if not goes_on:
             self._report_unmet_moves()
-        self.tally.close()
+        self.tally.close(None if self.stopped is None else self.stopped[0])
         return self.tally
 
     def connection(self, consumer: int) -> Connection:
         """Return the commands under way of one consumer's connection."""
-        return self._connections.setdefault(consumer, Connection())
+        known = self._connections.get(consumer)
+        if known is None:
+            known = self._connections[consumer] = Connection()
+        return known
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
@@ -289,7 +292,11 @@ class RacingDriver(CursorDriver):
             return Command(
                 line.seq, who(line), f"flow of {line.inputs['permits']}", permits=line.inputs["permits"]
             )
-        return Command(line.seq, who(line), f"ack of {self._entries.position(entry)}", entry=entry)
+        return Command(line.seq, who(line), entry=entry)
+
+    def _name(self, command: Command) -> str:
+        """Name a command for people. Most acks never need a name."""
+        return command.what or f"ack of {self._entries.position(command.entry)}"
 
     # --- commands under way --------------------------------------------------------------------------------------
 
@@ -299,10 +306,12 @@ class RacingDriver(CursorDriver):
         ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
         attempt that began before them may be logged after.
         """
-        if flows:
+        if flows and self._taken:
             self._taken = {
                 c: open_ for c, open_ in self._taken.items() if self.connection(c) is not connection
             }
+        if not connection.late:
+            return
         for command in list(connection.late):
             if flows or not command.permits:
                 connection.late.remove(command)
@@ -439,7 +448,11 @@ class RacingDriver(CursorDriver):
             self._settle(connection)
         self._take_trimmed()
         last = max(late, key=lambda command: command.seq, default=None)
-        return None if last is None else (last.seq, f"{last.what} may come after the operation on the cursor")
+        return (
+            None
+            if last is None
+            else (last.seq, f"{self._name(last)} may come after the operation on the cursor")
+        )
 
     def _acks_under_way(self, low: int, high: int) -> bool:
         """See ``CursorDriver``: acks that arrived, and steps of others that no line has shown to be done."""
@@ -498,8 +511,9 @@ class RacingDriver(CursorDriver):
             found = differences(answer)
             return Outcome(answer, found, explained=not found)
         stage = _Stage(self)
-        unacked = {consumer: self.core.unacked(consumer) for consumer in self.core.connected()}
-        outcome = search(stage, waiting, late, steps, decide, differences)
+        unacked = self.core.state.unacked.copy()
+        outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
+        stage.close()
         self._commit(outcome, late)
         for command in self._peeked.values():
             command.earliest = 0
@@ -550,14 +564,17 @@ class RacingDriver(CursorDriver):
                 following.step = max(command.step, following.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
 
-    def _note_contested_blocks(self, unacked: dict[int, int], waiting: dict[int, list[Command]]) -> None:
-        """Note consumers that a send left blocked although an ack of theirs overlaps it: the order shows later."""
+    def _note_contested_blocks(self, unacked: I64, waiting: dict[int, list[Command]]) -> None:
+        """Note consumers that a send left blocked although an ack of theirs overlaps it: the order shows later.
+
+        ``unacked``: the counter of each slot before the window.
+        """
         for consumer in self.core.blocked_consumers():
-            if self.core.unacked(consumer) <= unacked.get(consumer, 0):
+            if self.core.unacked(consumer) <= unacked[self.core.slot(consumer)]:
                 continue
             for command in (c for commands in waiting.values() for c in commands):
                 if command.entry >= 0 and not command.applied and self.core.holder(command.entry) == consumer:
-                    what = f"{command.what}, before the send that blocked consumer {consumer},"
+                    what = f"{self._name(command)}, before the send that blocked consumer {consumer},"
                     self._contested[consumer] = Command(command.seq, consumer, what, unblocks=consumer)
                     break
 
@@ -603,7 +620,12 @@ class RacingDriver(CursorDriver):
 
     def _judge(self, window: Window, outcome: Outcome[A]) -> None:
         """Note what a window's decision gave; it is counted when its last line has been fed, which proves it."""
-        window.differing = outcome.plain
+        if outcome.given_up and not outcome.explained:
+            self._give_up()
+            for difference in outcome.plain:
+                window.leave_unjudged(difference.decision_class, difference.decisions, self._work.reason)
+        else:
+            window.differing = outcome.plain
         window.racing = outcome.racing if outcome.explained else None
         self._open.append(window)
 
@@ -614,7 +636,7 @@ class RacingDriver(CursorDriver):
             self.tally.exact(decision_class, decisions - differing - unjudged)
             self.tally.leave_unjudged(decision_class, unjudged, window.reason)
         for finding, decisions in self._findings_of(window):
-            self.tally.differ(finding, decisions)
+            self._count(finding, decisions)
 
     def findings_to_come(self) -> list[Finding]:
         """See ``Driver.findings_to_come``: those of the open windows that will be counted."""
@@ -625,7 +647,9 @@ class RacingDriver(CursorDriver):
         """Yield the differences of a window, each with the number of its decisions."""
         racing = window.racing
         reason = (
-            f"{racing.what} arrived at seq {racing.seq}, its effect overlaps the decision" if racing else None
+            f"{self._name(racing)} arrived at seq {racing.seq}, its effect overlaps the decision"
+            if racing
+            else None
         )
         end = self._lines[window.end].seq
         for difference in sorted(window.differing, key=lambda difference: difference.seq or end):
@@ -648,10 +672,18 @@ class _Stage:
     def __init__(self, driver: RacingDriver) -> None:
         self._driver = driver
         self._saved = driver.core.save()
+        self._is_as_saved = True
 
     def restore(self) -> None:
-        self._driver.core.restore(self._saved)
+        """Go back to the saved state. What was just saved is that state: most windows are decided once."""
+        if not self._is_as_saved:
+            self._driver.core.restore(self._saved)
+        self._is_as_saved = False
         self._driver._effects = Effects()
+
+    def close(self) -> None:
+        """Forget the saved state: the search is over."""
+        self._driver.core.discard(self._saved)
 
     def apply_early(self, command: Command) -> None:
         driver = self._driver

@@ -74,7 +74,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             self._unmet(self._by_task)
             self._report_unmet_moves(acks=True)
         self._leave_cut_off(goes_on)
-        self.tally.close()
+        self.tally.close(None if self.stopped is None else self.stopped[0])
         return self.tally
 
     # --- permits -------------------------------------------------------------------------------------------------

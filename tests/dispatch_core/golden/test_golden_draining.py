@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatch_core.broker.ordering import draining_hashes as dh
-from dispatch_core.broker.state import LAZY_RELEASE_COUNTS, NOBODY, State, new_state, restore, save
+from dispatch_core.broker.state import (
+    LAZY_RELEASE_COUNTS,
+    NOBODY,
+    TRACK_DRAINING,
+    State,
+    new_state,
+    restore,
+    save,
+)
 
 CONSUMERS = 65  # more than one word of a hash's row in ``drain_listed``
 HASHES = 3
@@ -22,7 +30,7 @@ HASHES = 3
 def tracker(*, counts: bool) -> State:
     none = np.zeros(0, np.int32)
     state = new_state(none, none, HASHES, CONSUMERS)
-    state.s[LAZY_RELEASE_COUNTS] = int(counts)
+    state.s[LAZY_RELEASE_COUNTS], state.s[TRACK_DRAINING] = int(counts), 1
     return state
 
 
