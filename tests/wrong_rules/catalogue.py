@@ -9,6 +9,7 @@ from typing import Final
 
 from dispatch_core.broker import gates
 from tests.wrong_rules.choices import WRONG_CHOICES
+from tests.wrong_rules.counting import WRONG_COUNTING
 from tests.wrong_rules.operations import WRONG_OPERATIONS
 from tests.wrong_rules.switch import WrongRule, edit, release
 
@@ -394,5 +395,6 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if False:",
     ),
     **WRONG_CHOICES,
+    **WRONG_COUNTING,
     **WRONG_OPERATIONS,
 }

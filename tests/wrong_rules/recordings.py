@@ -427,4 +427,119 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/legal-0002-unacked-policy-ch",
         "4.0.0/legal-0017-unacked-policy-classic-ch",
     ),
+    "blocked_flow_is_lost": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.2.4/legal-3002-unacked-policy-ch",
+        "4.2.4/legal-0002-unacked-policy-ch",
+    ),
+    "unblocked_without_parked_permits": (
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.2.4/legal-3002-unacked-policy-ch",
+        "4.2.4/legal-0002-unacked-policy-ch",
+    ),
+    "acked_indexes_cost_permits": (
+        "4.2.4/random-2019-classic-range-racing",
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.2.4/random-0000-range-quiet",
+    ),
+    "acked_indexes_are_unacked": (
+        "4.2.4/random-2019-classic-range-racing",
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.2.4/random-0000-range-quiet",
+    ),
+    "last_send_weighs_most": (
+        "4.0.0-preview.1/random-0043-ch-racing",
+        "4.2.4/random-0040-range-quiet",
+    ),
+    "room_rounded_down": (
+        "4.0.0-preview.1/random-0011-ch-racing",
+        "4.0.0-preview.1/random-0015-range-racing",
+    ),
+    "room_in_messages": (
+        "4.0.0-preview.1/random-0011-ch-racing",
+        "4.0.0-preview.1/random-0015-range-racing",
+    ),
+    "classic_room_ignored": ("4.0.0/designed-max-unacked-classic-ch",),
+    "available_without_permits": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-slow-owner-newcomer-classic-ch",
+        "4.2.4/designed-slow-owner-newcomer-ch",
+    ),
+    "read_size_of_the_first_consumer": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-slow-owner-newcomer-classic-ch",
+    ),
+    "flow_of_who_left_counts": (
+        "4.0.0-preview.1/random-0041-range-racing",
+        "4.0.0-preview.1/random-0045-ch-racing",
+    ),
+    "sends_miss_the_subscription": ("4.2.4/soak-0002-range-quiet",),
+    "indexes_are_acked_at_the_end": (
+        "4.2.4/random-2019-classic-range-racing",
+        "4.2.4/ops-0008-seek-end-ch",
+        "4.2.4/random-0008-classic-ch-quiet",
+    ),
+    "redelivered_stay_unacked": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.2.4/designed-negative-acks-ch",
+        "4.2.4/soak-0002-range-quiet",
+    ),
+    "request_does_not_unblock": ("4.2.4/soak-0002-range-quiet",),
+    "subscription_unblocks_below_the_limit": ("4.0.0/designed-subscription-unacked-classic-range",),
+    "larger_look_ahead_limit": ("4.0.0-preview.1/random-0024-range-quiet",),
+    "look_ahead_up_to_the_limit": ("4.2.4/designed-zero-permits-lookahead-ch",),
+    "replayed_keeps_its_hash": (
+        "4.0.0-preview.1/designed-all-leave-ch",
+        "4.2.4/designed-sticky-in-order",
+        "4.2.4/legal-3002-unacked-policy-ch",
+    ),
+    "first_replay_position_only": ("4.0.0/ops-2017-clear-ch",),
+    "deleted_are_read_again": ("4.2.4/ops-0010-clear-classic-ch",),
+    "mark_delete_moves_by_one": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0/designed-slow-owner-newcomer-classic-ch",
+    ),
+    "mark_delete_leaves_the_read_position": ("4.2.4/ops-0011-expire-classic-ch",),
+    "round_beyond_permits": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+        "4.0.0-preview.1/designed-all-leave-ch",
+    ),
+    "look_ahead_without_permits": ("4.0.0-preview.1/random-0024-range-quiet",),
+    "look_ahead_for_who_joined": (
+        "4.0.0-preview.1/designed-all-leave-ch",
+        "4.0.0-preview.1/random-0024-range-quiet",
+    ),
+    "empty_round_does_not_retry": (
+        "4.0.0-preview.1/designed-negative-acks-range",
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-max-unacked-half-ch",
+    ),
+    "look_ahead_scans_again": (
+        "4.0.0-preview.1/designed-all-leave-ch",
+        "4.2.4/designed-all-leave-classic-ch",
+        "4.2.4/designed-sticky-in-order",
+    ),
+    "priorities_ignored": ("4.2.4/soak-0002-range-quiet",),
+    "min_replay_of_any_read": ("4.2.4/random-0043-ch-racing",),
+    "drains_for_its_owner": (
+        "4.0.0/random-0023-ch-racing",
+        "4.0.0/random-0030-range-quiet",
+    ),
+    "free_with_one_pending": (
+        "4.2.4/designed-negative-acks-ch",
+        "4.2.4/designed-drain-one-by-one-ch",
+        "4.0.0/random-3012-range-quiet",
+    ),
+    "limit_of_the_later_consumer": (
+        "4.2.4/random-0008-classic-ch-quiet",
+        "4.2.4/designed-rolling-restart-classic-ch",
+    ),
+    "who_left_is_held_back": ("4.0.0-preview.1/designed-rolling-restart-range",),
+    "gaps_are_passed": (
+        "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
+        "4.0.0-preview.1/designed-all-leave-ch",
+    ),
 }
