@@ -16,13 +16,15 @@ again; the decision is then *uncertain* and names the ``flow`` line.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Tally, cut_off
+from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
+from dispatch_core.verify.tally import Fields, Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
 from dispatch_core.verify.trace.facts import TraceFacts
@@ -32,8 +34,19 @@ from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
 
 
+@dataclass(slots=True)
+class _Charge:
+    """The charge of a send to its consumer; in ``returned`` the ``seq`` of ``send_returned``, once it stands."""
+
+    sent: int  # seq
+    permits: int
+    returned: int | None = None
+
+
 class SingleActiveVerifier(ActiveChangeVerifier):
     """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
+
+    state_fields: ClassVar[Fields] = STATE_FIELDS
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
@@ -44,6 +57,8 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
         self._round: tuple[Line, tuple[int, ...]] | None = None  # begun, its entries not sent yet
         self._flows = FlowHistory()
+        self._charges: dict[int, _Charge] = {}  # consumer → that of the last send to it
+        self._last_flow: dict[int, int] = {}  # consumer → seq
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: read results that wait for their round, and the round that is under way."""
@@ -84,9 +99,46 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         self.core.flow(consumer, permits)
         self._through(consumer)
         self._flows.arrived(consumer, line.seq, permits)
+        self._last_flow[consumer] = line.seq
+        self._compare_state(line, "blocked", False)
 
     def _on_flow_counted(self, line: Line) -> None:
-        self._flows.counted(who(line), line.seq)
+        """Compare the permits after a flow: a send may have been charged before it or after it, or is being charged."""
+        consumer = who(line)
+        self._flows.counted(consumer, line.seq)
+        permits, charge = self.core.permits[consumer], self._charges.get(consumer)
+        others = []
+        if charge is not None:
+            since = self._last_flow.get(consumer, line.seq)
+            if charge.returned is None or charge.returned > since:
+                others.append((permits + charge.permits, charge.sent))
+        self._compare_state(line, "permits_after", permits, others)
+        self._compare_state(line, "blocked_after", False)
+
+    def _on_send_returned(self, line: Line) -> None:
+        """Compare the permits after a send: flows that were counted since the send may be missing."""
+        consumer = who(line)
+        charge = self._charges.get(consumer)
+        if charge is None or charge.returned is not None:
+            return
+        charge.returned = line.seq
+        permits = self.core.permits[consumer]
+        others = list(self._flows.other_permits(consumer, permits, charge.sent))
+        self._compare_state(line, "permits_after", permits, others)
+
+    def _compare_state(
+        self, line: Line, name: str, expected: object, others: Sequence[tuple[object, int]] = ()
+    ) -> None:
+        """Compare a field that a line has; ``others``: values that a command gives whose line is named, and which overlaps."""
+        recorded = line.recorded[name]
+        if recorded is None:
+            return
+        if recorded == expected:
+            self.tally.exact("state")
+            return
+        seq = next((seq for value, seq in others if value == recorded), None)
+        racing = None if seq is None else (seq, f"the command at seq {seq} overlaps the value")
+        self._differ("state", f"{name} {expected}", str(recorded), racing=racing)
 
     def _on_flow_applied(self, line: Line) -> None:
         self._executor_line()
@@ -219,6 +271,8 @@ class SingleActiveVerifier(ActiveChangeVerifier):
                 f"of {self._positions(recorded[1])} for {line.consumer}",
                 decisions=0,
             )
+        self._compare_state(line, "type", "Normal")
+        self._compare_state(line, "positions", list(entries))
 
     def _unsent(self) -> None:
         """Something else runs under the dispatcher's lock: the round before it should have sent."""
@@ -226,6 +280,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         if open_round is not None and open_round[1] and self.core.active is not None:
             entries = open_round[1]
             consumer, _ = self.core.send(entries)
+            self._charges.pop(consumer, None)
             expected = f"consumer {consumer} gets {self._positions(entries)}"
             self._differ("dispatch", expected, "nothing", len(entries))
 
@@ -238,6 +293,9 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             return
         (begun, expected), self._round = self._round, None
         consumer, before = self.core.send(expected)
+        self._charges[consumer] = _Charge(line.seq, before - self.core.permits[consumer])
+        sizes = [self.core.messages_of(entry) if entry >= 0 else None for entry in entries]
+        self._compare_state(line, "batch_sizes", sizes)
         if (consumer, expected) == (line.consumer, entries) and -1 not in expected:
             self.tally.exact("dispatch", len(expected))
         else:
