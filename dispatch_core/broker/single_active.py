@@ -491,6 +491,10 @@ class SingleActiveDispatcher:
 
     # --- queries -------------------------------------------------------------------------------------------------
 
+    def messages_of(self, entry: int) -> int:
+        """Return the number of messages of an entry."""
+        return self._sizes[entry]
+
     @property
     def is_hashed(self) -> bool:
         """True if sticky key hashes of the entries are needed: a consumer subscribed to key hash ranges."""

@@ -93,7 +93,30 @@ RECORDED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "cursor_state": ("read_position", "mark_delete", "individually_deleted"),
 }
 
-#: Recorded fields of a Key_Shared trace that are compared in the class ``state``: each that a line has is a decision.
+#: Kind of line → fields that are neither given to the core nor compared, with the reason (docs/verify.md).
+NOT_COMPARED: Final[dict[str, dict[str, str]]] = {
+    "consumer_added": {
+        "consumer_id": "given by the client",
+        "address": "given by the client",
+    },
+    "subscribe_rejected": {
+        "name": "given by the client",
+        "ranges": "given by the client",
+        "error": "text for the client; whether a selector refuses is compared",
+    },
+    "read_attempt": {"consumer": "for whom the attempt is; the read that it issues is compared"},
+    "sent": {"hashes": "those of the same entries are compared at `read_done`"},
+    "active_picked": {"partition_index": "given by the topic's name"},
+    "cursor_state": {"after": "the driver's name of the operation"},
+    "cursor_moved": {
+        "by": "the trace has the operation itself (`cursor_op`)",
+        "moved_from": "the trace has the positions themselves (`cursor_op`)",
+        "moved_to": "the trace has the positions themselves (`cursor_op`)",
+        "entries": "the trace has the operation itself (`cursor_op`)",
+    },
+}
+
+#: Recorded fields that are compared in the class ``state``: each that a line has is a decision.
 STATE_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "selector_added": ("selector",),
     "selector_refused": ("selector",),

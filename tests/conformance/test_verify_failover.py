@@ -7,6 +7,7 @@ import json
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dispatch_core.broker import profiles
@@ -16,6 +17,8 @@ from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.verify.tally import CLASSES, Tally
+from dispatch_core.verify.trace import active_consumer_change
+from dispatch_core.verify.trace.mark_delete_lines import AcksOnTheirWay
 from dispatch_core.verify.trace.runner import verify
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
@@ -46,6 +49,11 @@ def test_no_divergent_decision_and_few_uncertain_ones() -> None:
         assert [f for f in tally.findings if f.status == "divergent"] == [], name
         assert all(f.racing_seq is not None and f.reason for f in tally.findings), name
         assert tally.total("decisions") == tally.total("exact") + tally.total("uncertain") > 0
+    for name in ("state", "position"):
+        counts = [tally.counts[name] for tally in all_tallies.values()]
+        assert (
+            sum(number["uncertain"] for number in counts) <= 0.0005 * sum(n["decisions"] for n in counts) > 10
+        )
     for racing, bar in ((True, 0.003), (False, 0.0005)):
         chosen = [tally for name, tally in all_tallies.items() if ("racing" in name) is racing]
         uncertain = sum(tally.total("uncertain") for tally in chosen)
@@ -67,6 +75,12 @@ WRONG_RULES: dict[str, tuple[object, str, object]] = {
     "reads of one less": (rules, "read_size", lambda permits, batch, **_: max(permits - 1, 1)),
     "no rewind": (SingleActiveDispatcher, "_rewind", lambda self: None),
     "acks do not count": (SingleActiveDispatcher, "acknowledge", lambda self, entry, ack_set=(): None),
+    "mark-delete does not move": (AcksOnTheirWay, "mark_delete", lambda self, applied: -1),
+    "a batch is one message": (
+        active_consumer_change,
+        "batch_sizes",
+        lambda messages: np.ones(messages.num_rows, np.int64),
+    ),
     "no consumer is notified": (
         SingleActiveDispatcher,
         "notices_of_change",

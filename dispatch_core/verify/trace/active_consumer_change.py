@@ -130,7 +130,11 @@ class ActiveChangeVerifier(CursorDriver):
 
     def _leave_cut_off(self, goes_on: bool) -> None:
         """Count decisions after the log was cut off inside an add: none if the log ``goes_on``, else uncertain."""
-        cut = [(line, *found) for line in self._cut for found in decisions_of(line, {}, {})]
+        cut = [
+            (line, *found)
+            for line in self._cut
+            for found in decisions_of(line, self.state_fields, self.position_fields)
+        ]
         for line, decision_class, decisions in cut:
             if decisions and goes_on:
                 self.tally.leave_out({decision_class: decisions})

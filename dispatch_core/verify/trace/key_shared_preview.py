@@ -79,6 +79,7 @@ class PreviewVerifier(RecentlyJoinedVerifier):
             if holder is not None:
                 messages = self.core.unacked_messages(command.entry)
                 self._effects_open.ack(command.connection, line.seq, holder, messages, entry=command.entry)
+            self._comes_to_cursor(command)
         acks = [(command, _Ack(command.entry)) for command in commands if not command.applied]
         for parts in ((_REMOVE, _LOWER), (_DELETE,)):
             for command, ack in acks:

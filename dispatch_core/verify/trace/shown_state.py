@@ -25,15 +25,15 @@ from dispatch_core.broker import permits
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import Acked, Released, Round
 from dispatch_core.broker.profiles import Profile
-from dispatch_core.verify.inputs import POSITION_FIELDS, STATE_FIELDS, Entries, Line
+from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
 from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
-from dispatch_core.verify.trace.late_entries import LateEntries
-from dispatch_core.verify.trace.open_effects import OpenEffects
+from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
+from dispatch_core.verify.trace.shown_positions import PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
 _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
@@ -94,12 +94,14 @@ def _before(charge: Charge, counters: Counters) -> Counters:
     )
 
 
-class ShownStateDriver(PendingAcksDriver):
+def _arrival(command: Command, line: Line) -> Arrival:
+    return Arrival(command.connection, command.seq, command.entry, line.t_us)
+
+
+class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     """Verify the lines and fields that show the state of the dispatcher."""
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
-    position_fields: ClassVar[Fields] = POSITION_FIELDS
-    _late_entries: LateEntries
 
     def __init__(self, entries: Entries, facts: TraceFacts, profile: Profile, *, tracked: bool) -> None:
         super().__init__(entries, facts, tracked=tracked)
@@ -114,21 +116,12 @@ class ShownStateDriver(PendingAcksDriver):
         self._clear_due = False  # all consumers have left: the draining hashes are cleared
         self._tracked = tracked
         self._now = np.zeros(0, np.int64)  # scratch
-        self._effects_open = OpenEffects()
+        # Holder and command of acks whose release is to come: the cursor's turn is after it.
+        self._before_release: list[tuple[int, Command]] = []
         self._sampled_after = 0  # seq of the last line of the dispatcher's thread in a read attempt …
         self._sampled_before = 0  # … and of the one before
         self._section_at = 0  # seq of the last line that was written under the dispatcher's lock
-        # After a reset: seq of its line, read position and mark-delete before it.
-        self._before_reset: tuple[int, int, int] | None = None
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
-
-    def _change_cursor_ordinals(self, drop: int) -> None:
-        """See ``CursorDriver``: acknowledged entries, and the positions before a reset."""
-        super()._change_cursor_ordinals(drop)
-        self._effects_open.drop(drop)
-        if self._before_reset is not None:
-            seq, read_position, mark_delete = self._before_reset
-            self._before_reset = seq, read_position - drop, mark_delete - drop
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -136,6 +129,7 @@ class ShownStateDriver(PendingAcksDriver):
         if written is _Written.OF_A_CONNECTION and line.consumer is not None:
             consumer, seq = line.consumer, line.seq
             self._effects_open.close(consumer, seq)
+            self._acks_are_over(consumer)
             if line.kind == "flow":
                 self._effects_open.flow(consumer, seq, line.inputs["permits"])
                 self._last_flow[consumer] = seq, line.inputs["permits"]
@@ -437,6 +431,26 @@ class ShownStateDriver(PendingAcksDriver):
         self._effects_open.close(command.connection, self._line.seq)
         messages = self.core.unacked_messages(entry)
         self._effects_open.ack(command.connection, self._line.seq, holder, messages, entry=entry)
+        if self._tracked and self._reaches_cursor(command):
+            self._before_release.append((holder, command))
+        elif not self._tracked:
+            self._comes_to_cursor(command)
+
+    def _on_draining_release(self, line: Line) -> None:
+        super()._on_draining_release(line)
+        at = next(
+            (at for at, (holder, _) in enumerate(self._before_release) if holder == line.consumer), None
+        )
+        if at is not None and not line.recorded["closing"]:
+            self._on_their_way.arrived(_arrival(self._before_release.pop(at)[1], line))
+
+    def _comes_to_cursor(self, command: Command) -> None:
+        """Note that an ack is on its way to the cursor, unless mark-delete has passed its entry."""
+        if self._reaches_cursor(command):
+            self._on_their_way.arrived(_arrival(command, self._line))
+
+    def _reaches_cursor(self, command: Command) -> bool:
+        return command.entry > self._plain_positions(self._line.seq)[1]
 
     def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
         """See ``PendingAcksDriver``."""
@@ -485,94 +499,8 @@ class ShownStateDriver(PendingAcksDriver):
 
     # --- positions of the cursor ---------------------------------------------------------------------------------
 
-    def _compare_positions(self, line: Line) -> bool:
-        """Compare the cursor's positions of a line. Returns whether the read position is that behind a read in flight."""
-        read, deleted = line.recorded.get("read_position"), line.recorded.get("mark_delete")
-        if line.kind == "consumer_added":
-            self._before_reset = None  # consumers come back when the reset is done
-        if read is None and deleted is None:
-            return False
-        expected_read, expected_deleted = self._plain_positions(line.seq)
-        at_read = None if read is None else self._entries.last_up_to(read[0], read[1] - 1) + 1
-        at_deleted = None if deleted is None else self._entries.last_up_to(*deleted)
-        if at_deleted is not None:
-            racing = None if at_deleted == expected_deleted else self._mark_delete_racing(line, at_deleted)
-            self._settle_position("mark_delete", expected_deleted, at_deleted, racing)
-        if at_read is None:
-            return False
-        done = None if at_read == expected_read else self._read_behind(line, at_read)
-        racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
-        self._settle_position(
-            "read_position", expected_read, at_read, done.seq if done is not None else racing
-        )
-        return done is not None
-
-    def _settle_position(self, name: str, expected: int, recorded: int, racing: int | None) -> None:
-        if expected == recorded:
-            self.tally.exact("position")
-            return
-        reason = None if racing is None else (racing, f"what is at seq {racing} overlaps the value")
-        own, other = (
-            f"behind {self._entries.position(at - 1)}"
-            if name == "read_position"
-            else self._entries.position(at)
-            for at in (expected, recorded)
-        )
-        self._differ("position", f"{name} {own}", other, racing=reason)
-
-    def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
-        """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
-        since = self._section_at if line.kind in _WRITTEN else line.seq - 1
-        missing = self._effects_open.first_entries_missing(since)
-        if recorded < self._plain_positions(line.seq)[1] and recorded + 1 in missing:
-            return missing[recorded + 1]
-        if self._moves_under_way() and recorded == self._positions_now()[1]:
-            return self._moves_under_way()[0].seq
-        before = self._before_reset
-        return before[0] if before is not None and recorded == before[2] else None
-
-    def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
-        """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
-        before = self._before_reset
-        if before is not None and recorded in (before[1], before[2] + 1):
-            return before[0]
-        if mark_delete is not None and recorded == mark_delete + 1:
-            return self._mark_delete_racing(line, mark_delete)
-        if self._moves_under_way() and recorded == self._positions_now()[0]:
-            return self._moves_under_way()[0].seq
-        return None
-
-    def _read_behind(self, line: Line, recorded: int) -> Line | None:
-        """Return the end of the normal read in flight if the read position is behind it: the read has moved it already."""
-        if line.kind == "read_issued" or not self.core.state.s[st_.PENDING_READ]:
-            return None
-        done = self._end_of_read()
-        entries = [] if done is None else [entry for entry in done.inputs["positions"] if entry >= 0]
-        if not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
-            return None
-        return done if max(entries) + 1 == recorded else None
-
-    def _reset(self, entry: int) -> None:
-        """See ``CursorDriver``. The reset takes effect some time after the line of its operation."""
-        self._before_reset = (self._line.seq, *self._positions_now())
-        super()._reset(entry)
-
-    def _end_of_read(self) -> Line | None:
-        """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
-            if line.kind == "read_done" and line.inputs["type"] == "Normal":
-                return line
-            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
-                return None
-        return None
-
-    def _positions_now(self) -> tuple[int, int]:
-        """Return read position and mark-delete of the core."""
-        s = self.core.state.s
-        return int(s[st_.READ_POSITION]), int(s[st_.MARK_DELETE])
-
-    def _plain_positions(self, seq: int) -> tuple[int, int]:
-        """Return read position and mark-delete in the plain order: acks whose removal is logged have reached the cursor."""
+    def _all_applied(self) -> tuple[int, int]:
+        """See ``PositionsDriver``. Return the same if all acks whose removal is logged have reached the cursor."""
         read_position, mark_delete = self._positions_now()
         late = self._late_commands()
         if late:
@@ -582,9 +510,46 @@ class ShownStateDriver(PendingAcksDriver):
             while at < len(deleted) and (deleted[at] or at in more):
                 at += 1
             read_position, mark_delete = max(read_position, at), at - 1
-        # Acks that an earlier decision has shown to come before it, and whose line is to come.
+        return read_position, mark_delete
+
+    def _acknowledged_late(self) -> set[int]:
+        """See ``PositionsDriver``."""
+        return {entry for command in self._late_commands() for entry in self._acknowledges(command)}
+
+    def _held_back(self, seq: int) -> list[int]:
+        """See ``PositionsDriver``. Acks that an earlier decision has shown to come before it, and whose line is to come."""
         ahead = [c.entry for c in self._peeked.values() if c.applied and c.entry >= 0 and c.seq > seq]
-        return read_position, min([mark_delete, *(entry - 1 for entry in ahead)])
+        return [*ahead, *(command.entry for _, command in self._before_release)]
+
+    def _waiting_acks(self) -> list[Arrival]:
+        """See ``PositionsDriver``."""
+        waiting = [*self._acks.values(), *(command for _, command in self._before_release)]
+        return [_arrival(command, self._line) for command in waiting]
+
+    def _acks_are_over(self, connection: int) -> None:
+        """See ``PositionsDriver``."""
+        if self._before_release:
+            self._before_release = [item for item in self._before_release if item[1].connection != connection]
+        super()._acks_are_over(connection)
+
+    def _sampled_since(self, line: Line) -> int:
+        """See ``PositionsDriver``."""
+        return self._section_at if line.kind in _WRITTEN else line.seq - 1
+
+    def _move_racing(self) -> int | None:
+        """See ``PositionsDriver``."""
+        moves = self._moves_under_way()
+        return moves[0].seq if moves else None
+
+    def _read_is_pending(self) -> bool:
+        """See ``PositionsDriver``."""
+        return bool(self.core.state.s[st_.PENDING_READ])
+
+    def _reset(self, entry: int) -> None:
+        """See ``CursorDriver``."""
+        self._before_release.clear()
+        self._note_reset()
+        super()._reset(entry)
 
     def _acknowledges(self, command: Command) -> tuple[int, ...]:
         """Return the entry that a late command will acknowledge at the cursor."""
@@ -592,45 +557,20 @@ class ShownStateDriver(PendingAcksDriver):
 
     def _on_consumer_removed(self, line: Line) -> None:
         self._effects_open.forget(who(line))
+        self._acks_are_over(who(line))
         self._report_unmet_clear()
         self._compare_positions(line)
 
     def _on_recently_joined_pruned(self, line: Line) -> None:
         self._compare_positions(line)
 
-    def _on_cursor_op(self, line: Line) -> None:
-        if self._deleted_at is None:
-            self._compare_positions(line)
-            super()._on_cursor_op(line)
-        else:  # of a subscription that was made again
-            super()._on_cursor_op(line)
-            self._compare_positions(line)
-
-    def _compare_mark_delete(self, line: Line) -> None:
-        """See ``CursorDriver``: both positions are compared, as of every line."""
-        if line.kind == "cursor_state":
-            self._compare_positions(line)
-
     def _on_mark_delete(self, line: Line) -> None:
         super()._on_mark_delete(line)
-        self._compare_positions(line)
+        self._compare_moved(line)
 
     def _on_rewind(self, line: Line) -> None:
         super()._on_rewind(line)
         self._compare_rewound(line)
-
-    def _compare_rewound(self, line: Line) -> None:
-        """Compare the positions of a rewind, which the core makes at a later line."""
-        read, deleted = line.recorded["read_position"], line.recorded["mark_delete"]
-        _, expected = self._plain_positions(line.seq)
-        if deleted is not None:
-            at = self._entries.last_up_to(*deleted)
-            racing = None if at == expected else self._mark_delete_racing(line, at)
-            self._settle_position("mark_delete", expected, at, racing)
-        if read is not None:
-            at = self._entries.last_up_to(read[0], read[1] - 1) + 1
-            racing = None if at == expected + 1 else self._mark_delete_racing(line, at - 1)
-            self._settle_position("read_position", expected + 1, at, racing)
 
     # --- comparison ----------------------------------------------------------------------------------------------
 

@@ -16,24 +16,59 @@ again; the decision is then *uncertain* and names the ``flow`` line.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
 
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.state import MARK_DELETE, NOBODY
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import Tally, cut_off
+from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
+from dispatch_core.verify.tally import Fields, Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
 from dispatch_core.verify.trace.driver import first_shown, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.limits_in_force import REASON_OF_RATE
+from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
+
+#: Number of the first entries of a cumulative acknowledgement that are looked at, to say when it moves mark-delete.
+_FIRST_ENTRIES: Final = 64
+#: Kinds that are written under the dispatcher's lock: what a later one shows was sampled after them.
+_OF_THE_DISPATCHER: Final = frozenset(
+    {
+        *(
+            "consumer_added",
+            "consumer_removing",
+            "consumer_removed",
+            "flow_applied",
+            "read_attempt",
+            "read_issued",
+        ),
+        *("read_done", "round_begin", "sent", "send_returned", "handover_scheduled", "read_cancelled"),
+    }
+)
 
 
-class SingleActiveVerifier(ActiveChangeVerifier):
+@dataclass(slots=True)
+class _Charge:
+    """The charge of a send to its consumer; in ``returned`` the ``seq`` of ``send_returned``, once it stands."""
+
+    sent: int  # seq
+    permits: int
+    returned: int | None = None
+
+
+class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
     """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
+
+    state_fields: ClassVar[Fields] = STATE_FIELDS
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
@@ -44,6 +79,20 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
         self._round: tuple[Line, tuple[int, ...]] | None = None  # begun, its entries not sent yet
         self._flows = FlowHistory()
+        self._charges: dict[int, _Charge] = {}  # consumer → that of the last send to it
+        self._last_flow: dict[int, int] = {}  # consumer → seq
+        self._section_at = 0  # seq of the last line that the dispatcher wrote
+        # The read position before an ack on its way that moves mark-delete beyond it.
+        self._read_before_ack: int | None = None
+
+    def feed(self, line: Line) -> None:
+        """Take one line; see ``Driver.feed``."""
+        if line.kind in OF_A_CONNECTION and line.consumer is not None:
+            self._effects_open.close(line.consumer, line.seq)
+            self._acks_are_over(line.consumer)
+        super().feed(line)
+        if line.kind in _OF_THE_DISPATCHER:
+            self._section_at = line.seq
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: read results that wait for their round, and the round that is under way."""
@@ -84,9 +133,46 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         self.core.flow(consumer, permits)
         self._through(consumer)
         self._flows.arrived(consumer, line.seq, permits)
+        self._last_flow[consumer] = line.seq
+        self._compare_state(line, "blocked", False)
 
     def _on_flow_counted(self, line: Line) -> None:
-        self._flows.counted(who(line), line.seq)
+        """Compare the permits after a flow: a send may have been charged before it or after it, or is being charged."""
+        consumer = who(line)
+        self._flows.counted(consumer, line.seq)
+        permits, charge = self.core.permits[consumer], self._charges.get(consumer)
+        others = []
+        if charge is not None and (
+            charge.returned is None or charge.returned > self._last_flow.get(consumer, line.seq)
+        ):
+            others.append((permits + charge.permits, charge.sent))
+        self._compare_state(line, "permits_after", permits, others)
+        self._compare_state(line, "blocked_after", False)
+
+    def _on_send_returned(self, line: Line) -> None:
+        """Compare the permits after a send: flows that were counted since the send may be missing."""
+        consumer = who(line)
+        charge = self._charges.get(consumer)
+        if charge is None or charge.returned is not None:
+            return
+        charge.returned = line.seq
+        permits = self.core.permits[consumer]
+        others = list(self._flows.other_permits(consumer, permits, charge.sent))
+        self._compare_state(line, "permits_after", permits, others)
+
+    def _compare_state(
+        self, line: Line, name: str, expected: object, others: Sequence[tuple[object, int]] = ()
+    ) -> None:
+        """Compare a field that a line has; ``others``: values that an overlapping command gives, each with its line."""
+        recorded = line.recorded[name]
+        if recorded is None:
+            return
+        if recorded == expected:
+            self.tally.exact("state")
+            return
+        seq = next((seq for value, seq in others if value == recorded), None)
+        racing = None if seq is None else (seq, f"the command at seq {seq} overlaps the value")
+        self._differ("state", f"{name} {expected}", str(recorded), racing=racing)
 
     def _on_flow_applied(self, line: Line) -> None:
         self._executor_line()
@@ -139,11 +225,13 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         consumer = self.core.active
         if attempt is None and self._attempts_shown and line.t_us > self._tail_until_us:
             self._differ("read", "no read without an attempt", f"read of at most {recorded}")
+            self._compare_positions(line)
             self._issue(line)
             return
         expected = self.core.would_read(consumer)
         if expected is not None and attempt is not None and attempt.line.consumer == consumer:
             expected = attempt.size or expected  # permits are looked at when the attempt begins
+        self._compare_positions(line)
         if expected == recorded:
             self.tally.exact("read")
             self._limits.full_read(recorded)
@@ -184,6 +272,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         maybe = frozenset(entry for entry in positions if self._acks.may_be_after(entry, issued_at))
         reader = self.core.reader
         result = self.core.read_done(positions, maybe)
+        self._read_before_ack = None
         if self._issued_at:
             self._issued_at.popleft()
         if line.consumer not in (None, reader):
@@ -193,6 +282,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         elif result.rewound:
             self._rewinds += 1
             self._expect_notices(result.notified, Sender.EXECUTOR)
+        self._compare_positions(line)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -219,6 +309,9 @@ class SingleActiveVerifier(ActiveChangeVerifier):
                 f"of {self._positions(recorded[1])} for {line.consumer}",
                 decisions=0,
             )
+        self._compare_positions(line)
+        self._compare_state(line, "type", "Normal")
+        self._compare_state(line, "positions", list(entries))
 
     def _unsent(self) -> None:
         """Something else runs under the dispatcher's lock: the round before it should have sent."""
@@ -226,6 +319,7 @@ class SingleActiveVerifier(ActiveChangeVerifier):
         if open_round is not None and open_round[1] and self.core.active is not None:
             entries = open_round[1]
             consumer, _ = self.core.send(entries)
+            self._charges.pop(consumer, None)
             expected = f"consumer {consumer} gets {self._positions(entries)}"
             self._differ("dispatch", expected, "nothing", len(entries))
 
@@ -238,6 +332,9 @@ class SingleActiveVerifier(ActiveChangeVerifier):
             return
         (begun, expected), self._round = self._round, None
         consumer, before = self.core.send(expected)
+        self._charges[consumer] = _Charge(line.seq, before - self.core.permits[consumer])
+        sizes = [self.core.messages_of(entry) if entry >= 0 else None for entry in entries]
+        self._compare_state(line, "batch_sizes", sizes)
         if (consumer, expected) == (line.consumer, entries) and -1 not in expected:
             self.tally.exact("dispatch", len(expected))
         else:
@@ -266,15 +363,70 @@ class SingleActiveVerifier(ActiveChangeVerifier):
     def _on_ack(self, line: Line) -> None:
         self._through(who(line))
         sets = line.inputs["ack_sets"] or []
-        apply = (
-            self.core.acknowledge_up_to if line.inputs["ack_type"] == "Cumulative" else self.core.acknowledge
-        )
+        cumulative = line.inputs["ack_type"] == "Cumulative"
+        before, _ = self._plain_positions(line.seq)
+        apply = self.core.acknowledge_up_to if cumulative else self.core.acknowledge
         for at, entry in enumerate(line.inputs["positions"]):
-            if entry >= 0:
-                apply(entry, tuple(sets[at] or ()) if at < len(sets) else ())
-                self._acks.arrived(who(line), entry)
-                if self._cursor_ops_logged and line.inputs["ack_type"] == "Cumulative":
-                    self._move_by_ack(line, entry)
+            if entry < 0:
+                continue
+            first = int(self.core.state.s[MARK_DELETE]) + 1 if cumulative else entry
+            known = self.core.state.deleted[first : entry + 1].copy()
+            apply(entry, tuple(sets[at] or ()) if at < len(sets) else ())
+            changed = first + np.flatnonzero(self.core.state.deleted[first : entry + 1] != known)
+            for acknowledged in changed[:_FIRST_ENTRIES].tolist():
+                self._on_their_way.arrived(Arrival(who(line), line.seq, acknowledged, line.t_us))
+                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=acknowledged)
+            self._acks.arrived(who(line), entry)
+            if self._cursor_ops_logged and cumulative:
+                self._move_by_ack(line, entry)
+        if self._positions_now()[0] != before:
+            self._read_before_ack = before
+
+    # --- positions of the cursor ---------------------------------------------------------------------------------
+
+    def _read_is_pending(self) -> bool:
+        """See ``PositionsDriver``."""
+        return self.core.pending
+
+    def _sampled_since(self, line: Line) -> int:
+        """See ``PositionsDriver``."""
+        return line.seq - 1 if line.kind == "mark_delete" else self._section_at
+
+    def _plain_positions(self, seq: int) -> tuple[int, int]:
+        """See ``PositionsDriver``. An ack that has not reached the cursor has not moved the read position either."""
+        read_position, mark_delete = super()._plain_positions(seq)
+        if mark_delete == self._all_applied()[1]:
+            self._read_before_ack = None
+        if self._read_before_ack is not None:
+            read_position = max(self._read_before_ack, mark_delete + 1)
+        return read_position, mark_delete
+
+    def _change_cursor_ordinals(self, drop: int) -> None:
+        """See ``CursorDriver``."""
+        super()._change_cursor_ordinals(drop)
+        if self._read_before_ack is not None:
+            self._read_before_ack -= drop
+
+    def _reset(self, entry: int) -> None:
+        """See ``CursorDriver``."""
+        self._note_reset()
+        super()._reset(entry)
+
+    def _on_consumer_added(self, line: Line) -> None:
+        super()._on_consumer_added(line)
+        self._compare_positions(line)
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        super()._on_consumer_removed(line)
+        self._compare_positions(line)
+
+    def _on_mark_delete(self, line: Line) -> None:
+        super()._on_mark_delete(line)
+        self._compare_moved(line)
+
+    def _compare_rewound(self, line: Line) -> None:
+        ActiveChangeVerifier._compare_rewound(self, line)
+        super()._compare_rewound(line)
 
     def class_of(self, kind: str) -> str:
         """Membership lines belong to the choice, all others to dispatch."""

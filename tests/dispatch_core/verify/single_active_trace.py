@@ -29,11 +29,17 @@ class Trace:
             "config": {"activeConsumerFailoverDelayTimeMillis": 0, **config},
         }
         self.lines: list[dict[str, Any]] = []
+        self.permits: dict[int, int] = {}  # of each consumer
         self.keys = [f"k{entry}" for entry in range(entries)]
 
     def __call__(self, kind: str, **fields: Any) -> int:
         """Write a line; returns its seq."""
         seq = len(self.lines) + 1
+        if kind in ("flow", "sent"):
+            change = fields["permits"] if kind == "flow" else -sum(fields["batch_sizes"])
+            self.permits[fields["consumer"]] = self.permits.get(fields["consumer"], 0) + change
+        elif kind == "flow_counted":
+            fields["permits_after"] = self.permits[fields["consumer"]]
         for name in ("positions", "read_position"):
             if isinstance(fields.get(name), int):
                 fields[name] = f"1:{fields[name]}"
@@ -57,7 +63,7 @@ class Trace:
     def flow(self, consumer: int, permits: int, *, counted: bool = True) -> int:
         seq = self("flow", consumer=consumer, permits=permits, blocked=False)
         if counted:
-            self("flow_counted", consumer=consumer, permits_after=0, blocked_after=False)
+            self("flow_counted", consumer=consumer, blocked_after=False)
         return seq
 
     def first(self, consumer: int, name: str, *, ranges: list[list[int]] | None = None) -> None:

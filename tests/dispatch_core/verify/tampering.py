@@ -22,7 +22,7 @@ Keys = dict[str, Any]
 Tampering = Callable[[Trace, int, Keys], int | None]
 
 
-#: Kind of line → fields of the class ``state`` in traces of Key_Shared.
+#: Kind of line → fields of the class ``state``.
 STATE = {
     "selector_added": ("selector",),
     "selector_refused": ("selector",),
@@ -50,13 +50,11 @@ POSITION = frozenset(
 def published_formula(trace: Trace) -> Counter[str]:
     """Decisions per class, from the raw lines alone (docs/verify.md)."""
     count: Counter[str] = Counter()
-    key_shared = trace[0]["subscription_type"] == "Key_Shared"
     for line in trace[1:]:
         kind = line["kind"]
-        if key_shared:
-            count["state"] += sum(line.get(name) is not None for name in STATE.get(kind, ()))
-            count["state"] += kind == "draining_clear"
-        if key_shared and kind in POSITION:
+        count["state"] += sum(line.get(name) is not None for name in STATE.get(kind, ()))
+        count["state"] += kind == "draining_clear"
+        if kind in POSITION:
             count["position"] += sum(line.get(name) is not None for name in ("read_position", "mark_delete"))
         if kind == "round_begin":
             count["dispatch"] += len(line["positions"])

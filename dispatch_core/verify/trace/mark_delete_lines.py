@@ -1,0 +1,239 @@
+"""Find when acknowledgements reach the cursor, by the lines that say that mark-delete has moved.
+
+An acknowledgement reaches the cursor some time after the line of its pending ack, and before the next command of its
+connection, which one thread takes in order. If it moves mark-delete, that thread writes a line ``mark_delete``; if not, it
+writes none (PersistentSubscription.acknowledgeMessage). So the number of these lines says which of two acknowledgements came
+first, and their place says when. The positions that the lines show are not looked at.
+
+Mark-delete is at entry 3. Acks of entries 5 and 4 arrive, from consumers 2 and 1:
+
+>>> ways = AcksOnTheirWay()
+>>> ways.arrived(Arrival(connection=2, seq=10, entry=5, t_us=1_000))
+>>> ways.arrived(Arrival(connection=1, seq=12, entry=4, t_us=1_010))
+>>> ways.mark_delete(Applied(5))
+3
+
+Two ``mark_delete`` lines follow. Had entry 5 come first, it would have moved nothing, and there would be one line. So the
+first line is that of entry 4, and entry 5 comes after it:
+
+>>> ways.moved(Applied(5), 1_100, lambda: [MovedLine(t_us=1_200)])
+>>> ways.mark_delete(Applied(5))
+4
+>>> ways.moved(Applied(5), 1_200, lambda: [])
+>>> ways.mark_delete(Applied(5))
+5
+
+Where the numbers allow several orders, an ack of which no line shows that it was late has come before. A line without such
+an ack is written by another thread: the broker stores mark-delete once a second or so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+#: Number of ``mark_delete`` lines ahead that an order has to explain.
+LINES_AHEAD: Final = 6
+#: Number of lines of any kind within which they are looked for.
+WITHIN: Final = 200
+#: An ack has reached the cursor after this time, microseconds. The longest in the recordings is 3 ms.
+LATEST_US: Final = 10_000
+#: Number of states that are looked at for one line.
+_MOST_STATES: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A line ahead, or the present one: an acknowledgement of an entry, ``seq``, begins to have its effect."""
+
+    connection: int
+    seq: int
+    entry: int
+    t_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextCommand:
+    """A line ahead: the next command of a connection."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedLine:
+    """A line ahead: mark-delete has moved."""
+
+    t_us: int
+
+
+Ahead = Arrival | NextCommand | MovedLine
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Mark-delete if all acknowledgements on their way had reached the cursor, and the entries acknowledged above it."""
+
+    mark_delete: int
+    above: Container[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ack:
+    seq: int
+    connection: int
+    entries: tuple[int, ...]
+    t_us: int  # of the last one
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Acks on their way, in the order of their lines.
+
+    ``lines_due``: acks that have moved mark-delete by the next command of their connection, and had no line by then. The
+    broker stores mark-delete once a second or so, and the thread that does writes the line.
+    ``reached``: entries of acks ahead that have reached the cursor.
+    """
+
+    acks: tuple[_Ack, ...] = ()
+    lines_due: int = 0
+    reached: frozenset[int] = frozenset()
+
+    def with_arrival(self, arrival: Arrival) -> _State:
+        own = (arrival.seq, arrival.connection)
+        same = next((ack for ack in self.acks if (ack.seq, ack.connection) == own), None)
+        entries = (arrival.entry,) if same is None else (*same.entries, arrival.entry)
+        acks = tuple(ack for ack in self.acks if ack is not same)
+        return _State((*acks, _Ack(*own, entries, arrival.t_us)), self.lines_due, self.reached)
+
+    def without(self, ack: _Ack) -> _State:
+        acks = tuple(other for other in self.acks if other is not ack)
+        return _State(acks, self.lines_due, self.reached.union(ack.entries))
+
+    def mark_delete(self, applied: Applied) -> int:
+        at = min([applied.mark_delete, *(min(ack.entries) - 1 for ack in self.acks)])
+        if at == applied.mark_delete and self.reached:
+            while at + 1 in self.reached or at + 1 in applied.above:
+                at += 1
+        return at
+
+    def mover(self, applied: Applied) -> _Ack | None:
+        """Return the ack that would move mark-delete now."""
+        following = self.mark_delete(applied) + 1
+        return next((ack for ack in self.acks if following in ack.entries), None)
+
+    def over(self, applied: Applied, acks: Iterable[_Ack]) -> _State:
+        """Return the state in which acks have reached the cursor, as far as known without a line."""
+        state = self
+        for ack in acks:
+            moves = state.mover(applied) is ack
+            state = state.without(ack)
+            state = _State(state.acks, state.lines_due + moves, state.reached)
+        return state
+
+    def of(self, connection: int) -> list[_Ack]:
+        return [ack for ack in self.acks if ack.connection == connection]
+
+    def as_of(self, applied: Applied, t_us: int) -> _State:
+        """Return the state at a time."""
+        if not self.acks or self.acks[0].t_us + LATEST_US >= t_us:
+            return self
+        return self.over(applied, [ack for ack in self.acks if ack.t_us + LATEST_US < t_us])
+
+    def moves(self, applied: Applied) -> Iterator[_State]:
+        """Yield the states that one ``mark_delete`` line may leave; those in which more acks have come before first."""
+        mover = self.mover(applied)
+        if mover is not None:
+            chain = [self.without(mover)]
+            while (following := chain[-1].mover(applied)) is not None:
+                chain.append(chain[-1].without(following))
+            yield from reversed(chain)
+        if self.lines_due:
+            yield _State(self.acks, self.lines_due - 1, self.reached)
+
+
+class AcksOnTheirWay:
+    """Acknowledgements whose effect has begun, and that no line shows to have reached the cursor."""
+
+    def __init__(self) -> None:
+        self._state = _State()
+
+    def __bool__(self) -> bool:
+        """True if there are any."""
+        return bool(self._state.acks)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Take the effect on one pending ack of an acknowledgement."""
+        self._state = self._state.with_arrival(arrival)
+
+    def any_of(self, connection: int) -> bool:
+        """Check for acknowledgements of a connection."""
+        return bool(self._state.acks) and bool(self._state.of(connection))
+
+    def over(self, connection: int, applied: Applied) -> None:
+        """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
+        self._take(self._state.over(applied, self._state.of(connection)))
+
+    def as_of(self, applied: Applied, t_us: int) -> None:
+        """Take the time: acknowledgements from long before have reached the cursor."""
+        self._take(self._state.as_of(applied, t_us))
+
+    def moved(self, applied: Applied, t_us: int, following: Callable[[], Sequence[Ahead]]) -> None:
+        """Take a line ``mark_delete``; ``following``: gives the lines behind it, in order, if they matter."""
+        self.as_of(applied, t_us)
+        options = list(self._state.moves(applied))
+        if len(options) == 1:
+            self._take(options[0])
+        elif options:
+            ahead, left = following(), [_MOST_STATES]
+            costs = [_unexplained(option, applied, ahead, left) for option in options]
+            self._take(options[costs.index(min(costs))])
+
+    def mark_delete(self, applied: Applied) -> int:
+        """Return mark-delete with the acknowledgements that have reached the cursor."""
+        return self._state.mark_delete(applied)
+
+    def seq_of(self, entry: int) -> int | None:
+        """Return the line of the acknowledgement on its way of an entry; ``None`` if there is none."""
+        return next((ack.seq for ack in self._state.acks if entry in ack.entries), None)
+
+    def forget(self) -> None:
+        """Forget all of them: the cursor is moved by something else."""
+        self._state = _State()
+
+    def drop(self, count: int) -> None:
+        """Lower the ordinals of acknowledged entries; the first ``count`` entries are dropped."""
+        lowered = [
+            replace(ack, entries=tuple(entry - count for entry in ack.entries if entry >= count))
+            for ack in self._state.acks
+        ]
+        self._state = _State(tuple(ack for ack in lowered if ack.entries), self._state.lines_due)
+
+    def _take(self, state: _State) -> None:
+        self._state = replace(state, reached=frozenset()) if state.reached else state
+
+
+def _unexplained(state: _State, applied: Applied, following: Sequence[Ahead], left: list[int]) -> int:
+    """Return how many lines ahead have no ack that moved mark-delete, or acks no line, in the best order from a state."""
+    found = 0
+    for at, ahead in enumerate(following):
+        if isinstance(ahead, Arrival):
+            state = state.with_arrival(ahead)
+            continue
+        before = state.lines_due
+        if isinstance(ahead, NextCommand):
+            state = state.over(applied, state.of(ahead.connection))
+        else:
+            state = state.as_of(applied, ahead.t_us)
+        found += state.lines_due - before
+        if isinstance(ahead, MovedLine):
+            options = list(state.moves(applied))
+            left[0] -= len(options)
+            if not options:
+                found += 1
+            elif len(options) == 1 or left[0] <= 0:
+                state = options[0]
+            else:
+                rest = following[at + 1 :]
+                return found + min(_unexplained(option, applied, rest, left) for option in options)
+    return found

@@ -1,0 +1,284 @@
+"""Compare the positions of the cursor that lines show: read position and mark-delete (class ``position``).
+
+Each position of ``inputs.POSITION_FIELDS`` is a decision. It stands for the entries in front of it. Acknowledgements take
+effect as ``mark_delete_lines`` says; where a line shows another position, one that an overlapping acknowledgement, read,
+move or reset of the cursor explains is uncertain, and names its line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
+from dispatch_core.verify.inputs import POSITION_FIELDS, Line
+from dispatch_core.verify.tally import Fields
+from dispatch_core.verify.trace.cursor_operations import CursorDriver
+from dispatch_core.verify.trace.mark_delete_lines import (
+    LINES_AHEAD,
+    WITHIN,
+    AcksOnTheirWay,
+    Ahead,
+    Applied,
+    Arrival,
+    MovedLine,
+    NextCommand,
+)
+from dispatch_core.verify.trace.open_effects import OpenEffects
+
+#: Kinds that a connection's thread writes: what it did before is over.
+OF_A_CONNECTION: Final = frozenset({"flow", "flow_counted", "ack", "redeliver"})
+#: A normal read moves the read position when its entries are there. The dispatcher takes them, which ``read_done`` says, so
+#: much later, microseconds. In the recordings, of the lines with a read position at most so long before, 58 of 61 show it
+#: moved; of those longer before, 24 of 3,100.
+READ_MOVES_BEFORE_US: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Acknowledged:
+    """Entries that are acknowledged at the cursor, or will be by late commands."""
+
+    deleted: npt.NDArray[np.uint8]
+    late: set[int]
+
+    def __contains__(self, entry: object) -> bool:
+        return isinstance(entry, int) and (
+            entry in self.late or (0 <= entry < len(self.deleted) and self.deleted[entry] == 1)
+        )
+
+
+class PositionsDriver(CursorDriver):
+    """Base of drivers: the positions that lines show."""
+
+    position_fields: ClassVar[Fields] = POSITION_FIELDS
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._effects_open = OpenEffects()
+        self._on_their_way = AcksOnTheirWay()
+        # After a reset: seq of its line, read position and mark-delete before it.
+        self._before_reset: tuple[int, int, int] | None = None
+
+    # --- what a driver knows -------------------------------------------------------------------------------------
+
+    def _all_applied(self) -> tuple[int, int]:
+        """Return read position and mark-delete if all acks that have begun to have their effect have reached the cursor."""
+        return self._positions_now()
+
+    def _acknowledged_late(self) -> set[int]:
+        """Return the entries of such acks that the core's cursor does not have yet."""
+        return set()
+
+    def _held_back(self, _seq: int) -> list[int]:
+        """Return entries that the core has acknowledged although at line ``_seq`` the broker has not, for other reasons."""
+        return []
+
+    def _waiting_acks(self) -> list[Arrival]:
+        """Return acks that have arrived, and whose effect is to come."""
+        return []
+
+    def _sampled_since(self, line: Line) -> int:
+        """Return the line after which the positions of a line were sampled."""
+        return line.seq - 1
+
+    def _move_racing(self) -> int | None:
+        """Return the line of a move of the cursor that is under way."""
+        return None
+
+    def _read_is_pending(self) -> bool:
+        """Check whether a normal read is in flight."""
+        raise NotImplementedError
+
+    # --- comparison ----------------------------------------------------------------------------------------------
+
+    def _change_cursor_ordinals(self, drop: int) -> None:
+        """See ``CursorDriver``: acknowledged entries, and the positions before a reset."""
+        super()._change_cursor_ordinals(drop)
+        self._effects_open.drop(drop)
+        self._on_their_way.drop(drop)
+        if self._before_reset is not None:
+            seq, read_position, mark_delete = self._before_reset
+            self._before_reset = seq, read_position - drop, mark_delete - drop
+
+    def _acks_are_over(self, connection: int) -> None:
+        """Take a line that shows the acks of a connection to be over."""
+        if self._on_their_way.any_of(connection):
+            self._on_their_way.over(connection, self._applied())
+
+    def _compare_positions(self, line: Line) -> bool:
+        """Compare the cursor's positions of a line. Returns whether the read position is that behind a read in flight."""
+        read, deleted = line.recorded.get("read_position"), line.recorded.get("mark_delete")
+        if line.kind == "consumer_added":
+            self._before_reset = None  # consumers come back when the reset is done
+        if read is None and deleted is None:
+            return False
+        expected_read, expected_deleted = self._plain_positions(line.seq)
+        at_read = None if read is None else self._read_from(read)
+        at_deleted = None if deleted is None else self._entries.last_up_to(*deleted)
+        if at_deleted is not None:
+            racing = None if at_deleted == expected_deleted else self._mark_delete_racing(line, at_deleted)
+            self._settle_position("mark_delete", expected_deleted, at_deleted, racing)
+        if at_read is None:
+            return False
+        in_flight, behind = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
+        if in_flight is not None:
+            expected_read = max(expected_read, behind)
+        if at_read != expected_read and in_flight is None:
+            in_flight, behind = self._read_in_flight(line)
+        racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
+        if (
+            racing is None
+            and in_flight is not None
+            and at_read in (behind, self._plain_positions(line.seq)[0])
+        ):
+            racing = in_flight.seq
+        self._settle_position("read_position", expected_read, at_read, racing)
+        return in_flight is not None and at_read == behind
+
+    def _read_from(self, position: tuple[int, int]) -> int:
+        """Return the first entry behind a read position. A cursor that nothing was read from begins at ``L:-1``."""
+        ledger_id, entry_id = position
+        return self._entries.last_up_to(ledger_id, -1 if entry_id == -1 else entry_id - 1) + 1
+
+    def _settle_position(self, name: str, expected: int, recorded: int, racing: int | None) -> None:
+        if expected == recorded:
+            self.tally.exact("position")
+            return
+        reason = None if racing is None else (racing, f"what is at seq {racing} overlaps the value")
+        own, other = (
+            f"behind {self._entries.position(at - 1)}"
+            if name == "read_position"
+            else self._entries.position(at)
+            for at in (expected, recorded)
+        )
+        self._differ("position", f"{name} {own}", other, racing=reason)
+
+    def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
+        """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
+        missing = self._effects_open.first_entries_missing(self._sampled_since(line))
+        all_applied = self._all_applied()[1]
+        if recorded < all_applied and recorded + 1 in missing:
+            return missing[recorded + 1]
+        if recorded == all_applied:
+            return self._on_their_way.seq_of(self._on_their_way.mark_delete(Applied(all_applied)) + 1)
+        if self._move_racing() is not None and recorded == self._positions_now()[1]:
+            return self._move_racing()
+        before = self._before_reset
+        return before[0] if before is not None and recorded == before[2] else None
+
+    def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
+        """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
+        before = self._before_reset
+        if before is not None and recorded in (before[1], before[2] + 1):
+            return before[0]
+        pushed = (
+            self._all_applied()[0] == self._all_applied()[1] + 1
+        )  # by acknowledgements of all that was read
+        if recorded - 1 == mark_delete or (mark_delete is None and pushed):
+            return self._mark_delete_racing(line, recorded - 1)
+        if self._move_racing() is not None and recorded == self._positions_now()[0]:
+            return self._move_racing()
+        return None
+
+    def _read_in_flight(self, line: Line, within_us: int | None = None) -> tuple[Line | None, int]:
+        """Return the end of the normal read in flight, and the position behind it, which it may have moved to already.
+
+        ``None``: there is none, or its entries may not be stored yet. ``within_us``: its end comes within this time.
+        """
+        if line.kind == "read_issued" or not self._read_is_pending():
+            return None, 0
+        done = self._end_of_read(None if within_us is None else line.t_us + within_us)
+        entries = [] if done is None else [entry for entry in done.inputs["positions"] if entry >= 0]
+        if not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
+            return None, 0
+        return done, max(entries) + 1
+
+    def _note_reset(self) -> None:
+        """Take a reset of the cursor: it takes effect some time after the line of its operation."""
+        self._before_reset = (self._line.seq, *self._positions_now())
+        self._on_their_way.forget()
+
+    def _end_of_read(self, until_us: int | None = None) -> Line | None:
+        """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if until_us is not None and line.t_us > until_us:
+                return None
+            if line.kind == "read_done" and line.inputs["type"] == "Normal":
+                return line
+            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
+                return None
+        return None
+
+    def _positions_now(self) -> tuple[int, int]:
+        """Return read position and mark-delete of the core."""
+        s = self._cursor.s
+        return int(s[READ_POSITION]), int(s[MARK_DELETE])
+
+    def _plain_positions(self, seq: int) -> tuple[int, int]:
+        """Return read position and mark-delete in the plain order, see ``mark_delete_lines``."""
+        if self._on_their_way:
+            self._on_their_way.as_of(self._applied(), self._line.t_us)
+        read_position, mark_delete = self._all_applied()
+        mark_delete = self._on_their_way.mark_delete(Applied(mark_delete))
+        return read_position, min([mark_delete, *(entry - 1 for entry in self._held_back(seq))])
+
+    def _on_cursor_op(self, line: Line) -> None:
+        if self._deleted_at is None:
+            self._compare_positions(line)
+            super()._on_cursor_op(line)
+        else:  # of a subscription that was made again
+            super()._on_cursor_op(line)
+            self._compare_positions(line)
+
+    def _compare_mark_delete(self, line: Line) -> None:
+        """See ``CursorDriver``: both positions are compared, as of every line."""
+        if line.kind == "cursor_state":
+            self._compare_positions(line)
+
+    def _compare_moved(self, line: Line) -> None:
+        """Compare the position of a line ``mark_delete``."""
+        self._on_their_way.moved(self._applied(), line.t_us, self._mark_delete_ahead)
+        self._compare_positions(line)
+
+    def _applied(self) -> Applied:
+        """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""
+        return Applied(self._all_applied()[1], _Acknowledged(self._cursor.deleted, self._acknowledged_late()))
+
+    def _mark_delete_ahead(self) -> list[Ahead]:
+        """Return the lines ahead that say which acks have moved mark-delete."""
+        found: list[Ahead] = [*self._waiting_acks()]
+        lines = 0
+        stop = min(self._at + 1 + WITHIN, self._lines.horizon(self._at))
+        for _at, line in self._lines.between(self._at + 1, stop):
+            if line.kind == "mark_delete":
+                found.append(MovedLine(line.t_us))
+                lines += 1
+                if lines == LINES_AHEAD:
+                    break
+            elif line.consumer is not None and line.kind in OF_A_CONNECTION:
+                found.append(NextCommand(line.consumer))
+                if line.kind == "ack" and line.inputs["ack_type"] == "Individual":
+                    sets = line.inputs["ack_sets"] or [None] * len(line.inputs["positions"])
+                    whole = [
+                        entry
+                        for entry, words in zip(line.inputs["positions"], sets, strict=False)
+                        if not words
+                    ]
+                    found += [Arrival(line.consumer, line.seq, entry, line.t_us) for entry in whole]
+        return found
+
+    def _compare_rewound(self, line: Line) -> None:
+        """Compare the positions of a rewind, which the core makes at a later line."""
+        read, deleted = line.recorded["read_position"], line.recorded["mark_delete"]
+        _, expected = self._plain_positions(line.seq)
+        if deleted is not None:
+            at = self._entries.last_up_to(*deleted)
+            racing = None if at == expected else self._mark_delete_racing(line, at)
+            self._settle_position("mark_delete", expected, at, racing)
+        if read is not None:
+            at = self._read_from(read)
+            racing = None if at == expected + 1 else self._mark_delete_racing(line, at - 1)
+            self._settle_position("read_position", expected + 1, at, racing)
