@@ -125,18 +125,18 @@ class PositionsDriver(CursorDriver):
             return False
         in_flight, behind = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
         if in_flight is not None:
-            expected_read = max(expected_read, behind)
+            expected_read = max(expected_read, behind[-1])
         if at_read != expected_read and in_flight is None:
             in_flight, behind = self._read_in_flight(line)
         racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
         if (
             racing is None
             and in_flight is not None
-            and at_read in (behind, self._plain_positions(line.seq)[0])
+            and at_read in (*behind, self._plain_positions(line.seq)[0])
         ):
             racing = in_flight.seq
         self._settle_position("read_position", expected_read, at_read, racing)
-        return in_flight is not None and at_read == behind
+        return in_flight is not None and at_read == behind[-1]
 
     def _read_from(self, position: tuple[int, int]) -> int:
         """Return the first entry behind a read position. A cursor that nothing was read from begins at ``L:-1``."""
@@ -183,18 +183,21 @@ class PositionsDriver(CursorDriver):
             return self._move_racing()
         return None
 
-    def _read_in_flight(self, line: Line, within_us: int | None = None) -> tuple[Line | None, int]:
-        """Return the end of the normal read in flight, and the position behind it, which it may have moved to already.
+    def _read_in_flight(self, line: Line, within_us: int | None = None) -> tuple[Line | None, list[int]]:
+        """Return the end of the normal read in flight, and the positions behind its entries, ascending.
+
+        The read may have moved the read position to each of them already: a read of several parts (of two ledgers, or around
+        entries that are skipped) moves it after each part (OpReadEntry.updateReadPosition).
 
         ``None``: there is none, or its entries may not be stored yet. ``within_us``: its end comes within this time.
         """
         if line.kind == "read_issued" or not self._read_is_pending():
-            return None, 0
+            return None, []
         done = self._end_of_read(None if within_us is None else line.t_us + within_us)
         entries = [] if done is None else [entry for entry in done.inputs["positions"] if entry >= 0]
         if not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
-            return None, 0
-        return done, max(entries) + 1
+            return None, []
+        return done, sorted(entry + 1 for entry in entries)
 
     def _note_reset(self) -> None:
         """Take a reset of the cursor: it takes effect some time after the line of its operation."""

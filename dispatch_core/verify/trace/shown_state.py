@@ -33,7 +33,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
-from dispatch_core.verify.trace.shown_positions import PositionsDriver
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
 _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
@@ -359,13 +359,28 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         return 0, False
 
     def _lowered_early(self, consumer: int) -> dict[int, int]:
-        """Return by how many messages a redelivery request to come may have lowered the counter, with its ``seq``."""
-        entries = self._removed.get(consumer)
-        request = self._next_request(consumer) if entries else None
-        if not entries or request is None:
+        """Return by how many messages a redelivery request to come may have lowered the counter, with its ``seq``.
+
+        The consumer takes its entries out of its pending acks and lowers the counter before the dispatcher gets the request,
+        which its line shows (Consumer.redeliverUnacknowledgedMessages). A classic dispatcher has no lines of these removals.
+        """
+        request = self._next_request(consumer)
+        if request is None:
             return {}
+        entries = self._removed.get(consumer) or self._taken_for(request)
         messages = sum(self.core.unacked_messages(entry) for entry in entries)
-        return {-messages: request.seq}
+        return {-messages: request.seq} if messages else {}
+
+    def _taken_for(self, request: Line) -> list[int]:
+        """Return the entries that a redelivery request may have taken already: none before the line before it."""
+        consumer, named = who(request), request.inputs["positions"]
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.seq >= request.seq:
+                break
+            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
+                return []
+        pending = self.core.pending_on(consumer)
+        return pending if named is None else [entry for entry in pending if entry in set(named)]
 
     def _usable(self, consumer: int, counters: Counters) -> int:
         st, slot = self.core.state, self.core.slot(consumer)

@@ -1,0 +1,65 @@
+"""A line shows a value of a moment at which another thread had begun, but not ended, a step that the core makes at once.
+
+``4.2.4/soak-1087-classic-ch-racing`` (tests/data/races): consumer 1 asks for its 31 pending entries at line 428. The read
+attempt that ends at line 427 shows its counter of unacknowledged messages as lowered already: the consumer lowers it before
+the dispatcher gets the request.
+
+``4.2.4/soak-1030-sticky-quiet``: a normal read, whose end is line 6349, takes the entries 78, 80 and 81 of the ledger in
+parts. Line 6341 shows the read position behind the first part, line 6342 behind the last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tests.dispatch_core.verify import tampering as t
+
+RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
+REQUESTED, READ_IN_PARTS = RACES / "soak-1087-classic-ch-racing", RACES / "soak-1030-sticky-quiet"
+
+
+def line_of(trace: t.Trace, seq: int) -> dict[str, object]:
+    """Return the line with a number."""
+    return next(line for line in trace if line.get("seq") == seq)
+
+
+def findings_of(recording: Path, trace: t.Trace, where: Path) -> list[tuple[str, int | None, int]]:
+    """Verify a changed copy; return status, racing line and line of each difference in state and positions."""
+    found = t.verified(t.copy_with(recording, trace, where)).tally.findings
+    return [(f.status, f.racing_seq, f.seq) for f in found if f.decision_class in ("state", "position")]
+
+
+def test_a_request_lowers_the_counter_before_its_line(tmp_path: Path) -> None:
+    assert findings_of(REQUESTED, t.raw(REQUESTED), tmp_path) == [("uncertain", 428, 427)]
+
+
+def test_a_request_lowers_it_by_all_that_it_asks_for(tmp_path: Path) -> None:
+    trace = t.raw(REQUESTED)
+    assert line_of(trace, 427)["usable"] == [[1, 36, 36, 0], [2, 138, 138, 49]]
+    line_of(trace, 427)["usable"] = [[1, 36, 36, 1], [2, 138, 138, 49]]
+    assert ("divergent", None, 427) in findings_of(REQUESTED, trace, tmp_path)
+
+
+def test_a_request_lowers_it_after_the_command_before(tmp_path: Path) -> None:
+    """Between the value and the request the connection grants permits: so the request came later."""
+    trace = t.raw(REQUESTED)
+    at = trace.index(line_of(trace, 427))
+    later = [line for line in trace[at + 1 :] if "seq" in line]
+    for line in later:
+        line["seq"] += 2
+    flow, counted = line_of(trace, 422) | {"permits": 0}, line_of(trace, 423) | {"permits_after": 36}
+    trace[at + 1 : at + 1] = [flow | {"seq": 428}, counted | {"seq": 429}]
+    assert ("divergent", None, 427) in findings_of(REQUESTED, trace, tmp_path)
+
+
+def test_a_read_moves_the_read_position_part_by_part(tmp_path: Path) -> None:
+    found = findings_of(READ_IN_PARTS, t.raw(READ_IN_PARTS), tmp_path)
+    assert found == [("uncertain", 6349, 6341), ("uncertain", 6349, 6342)]
+
+
+def test_a_read_position_behind_no_entry_of_the_read_is_wrong(tmp_path: Path) -> None:
+    trace = t.raw(READ_IN_PARTS)
+    assert line_of(trace, 6341)["read_position"] == "152:79"
+    line_of(trace, 6341)["read_position"] = "152:80"
+    assert ("divergent", None, 6341) in findings_of(READ_IN_PARTS, trace, tmp_path)
