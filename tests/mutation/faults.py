@@ -51,8 +51,10 @@ class Mutation:
         return any(may.covers(finding) for may in self.may) or self._contradicts_state(finding)
 
     def _contradicts_state(self, finding: dict[str, Any]) -> bool:
-        """Check for a divergence about no entry: other lines of a trace still show the state without the fault."""
-        of_state = finding["kind"] == "divergence" and not finding["positions"]
+        """Check for a divergence of state or positions: other lines of a trace still show those without the fault."""
+        of_state = finding["kind"] == "divergence" and (
+            not finding["positions"] or finding["reason"] == "position"
+        )
         return of_state and self.recording.header["format"] == "pulsar-dispatch-trace"
 
 

@@ -65,6 +65,19 @@ class _Charge:
     returned: int | None = None
 
 
+@dataclass(slots=True)
+class _Rewound:
+    """A rewind while reads were in flight: the read position may be any of ``positions`` until a later read is done."""
+
+    seq: int
+    positions: set[int]
+
+
+def _behind(read_done: Line) -> set[int]:
+    """Return the positions behind the entries of a read result."""
+    return {entry + 1 for entry in read_done.inputs["positions"] if entry >= 0}
+
+
 class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
     """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
 
@@ -84,6 +97,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._section_at = 0  # seq of the last line that the dispatcher wrote
         # The read position before an ack on its way that moves mark-delete beyond it.
         self._read_before_ack: int | None = None
+        self._rewound: _Rewound | None = None
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -275,6 +289,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._read_before_ack = None
         if self._issued_at:
             self._issued_at.popleft()
+        if self._rewound is not None and issued_at < self._rewound.seq:
+            self._rewound.positions |= _behind(line)
+        else:
+            self._rewound = None
         if line.consumer not in (None, reader):
             self._differ("dispatch", f"a read for consumer {reader}", f"for {line.consumer}", decisions=0)
         if result.entries is not None:
@@ -388,6 +406,22 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """See ``PositionsDriver``."""
         return self.core.pending
 
+    def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
+        """See ``PositionsDriver``. A read in flight moves the read position, also one that a rewind or a later read follows.
+
+        If the log does not show the end of that read, it may have moved it anywhere ahead.
+        """
+        found = super()._read_position_racing(line, recorded, mark_delete)
+        if found is not None:
+            return found
+        if self._rewound is not None and recorded in self._rewound.positions:
+            return self._rewound.seq
+        if not self._issued_at:
+            return None
+        done = self._end_of_read()
+        ahead = recorded > self._plain_positions(line.seq)[0]
+        return self._issued_at[0] if (ahead if done is None else recorded in _behind(done)) else None
+
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``."""
         return line.seq - 1 if line.kind == "mark_delete" else self._section_at
@@ -406,6 +440,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         super()._change_cursor_ordinals(drop)
         if self._read_before_ack is not None:
             self._read_before_ack -= drop
+        if self._rewound is not None:
+            self._rewound.positions = {position - drop for position in self._rewound.positions}
 
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``."""
@@ -427,6 +463,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
     def _compare_rewound(self, line: Line) -> None:
         ActiveChangeVerifier._compare_rewound(self, line)
         super()._compare_rewound(line)
+        if self._issued_at:
+            known = set() if self._rewound is None else self._rewound.positions
+            self._rewound = _Rewound(line.seq, known | {self._plain_positions(line.seq)[1] + 1})
 
     def class_of(self, kind: str) -> str:
         """Membership lines belong to the choice, all others to dispatch."""

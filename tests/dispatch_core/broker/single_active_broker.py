@@ -261,11 +261,15 @@ class Broker:
             yield
         counted_last = self.random.random() < 0.2
         if not counted_last:
-            self.emit("flow_counted", consumer=consumer, permits_after=0, blocked_after=False)
+            self.emit(
+                "flow_counted", consumer=consumer, permits_after=self.permits[consumer], blocked_after=False
+            )
         self.executor.append(self.flow_task(consumer))
         if counted_last:
             yield
-            self.emit("flow_counted", consumer=consumer, permits_after=0, blocked_after=False)
+            self.emit(
+                "flow_counted", consumer=consumer, permits_after=self.permits[consumer], blocked_after=False
+            )
 
     def ack(self, consumer: int, entries: list[int], cumulative: bool) -> Steps:
         self.emit(
