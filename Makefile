@@ -59,7 +59,7 @@ conformance-all: setup ## Run conformance with every recording in every test; ha
 properties: setup ## Search for counterexamples of the property tests with new examples, thousands of each; half an hour
 	@$(WITH_ENV) exec python -m pytest -q --hypothesis-profile=search $$(grep -rl '^from hypothesis' tests) $(ARGS)
 
-cuts: setup ## Cut every recording at random lines and judge it as of then; goes on where it was stopped; an hour (ARGS='--only ch')
+cuts: setup ## Cut every recording at random lines and judge it as of then; goes on where it was stopped; a few minutes (ARGS='--only ch')
 	@$(WITH_ENV) exec python -m tests.conformance.cuts $(ARGS)
 
 snapshots: setup ## Cut every recording into intervals, and replay them from snapshots and from the beginning; goes on where it was stopped; an hour
