@@ -10,6 +10,10 @@ from typing import Any
 from tests.mutation.recording import Delivery, Line, Recording
 
 
+def ordinal(position: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in position.split(":"))
+
+
 @dataclass(frozen=True)
 class May:
     """A finding that may follow from the fault. ``None`` = any key, any position."""
@@ -51,11 +55,17 @@ class Mutation:
         return any(may.covers(finding) for may in self.may) or self._contradicts_state(finding)
 
     def _contradicts_state(self, finding: dict[str, Any]) -> bool:
-        """Check for a divergence of state or positions: other lines of a trace still show those without the fault."""
-        of_state = finding["kind"] == "divergence" and (
-            not finding["positions"] or finding["reason"] == "position"
-        )
-        return of_state and self.recording.header["format"] == "pulsar-dispatch-trace"
+        """Check for a divergence of state: other lines of a trace still show the state without the fault.
+
+        One about no entry, or a position of the cursor on the other side of the fault's entry.
+        """
+        if finding["kind"] != "divergence" or self.recording.header["format"] != "pulsar-dispatch-trace":
+            return False
+        if not finding["positions"]:
+            return True
+        low, high = (find(map(ordinal, finding["positions"])) for find in (min, max))
+        at = None if self.position is None else ordinal(self.position)
+        return finding["reason"] == "position" and at is not None and low <= at <= high
 
 
 Mutator = Callable[[Recording, random.Random], Mutation | None]

@@ -20,6 +20,7 @@ from tests.mutation.faults import (
     insert_at_time,
     leaving,
     mutation,
+    ordinal,
     others,
     send_elsewhere,
     sent_to,
@@ -296,10 +297,6 @@ def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
         consumer,
         tuple(May(kind, None, gone) for kind in kinds),
     )
-
-
-def ordinal(position: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in position.split(":"))
 
 
 # the log itself and the rules ---------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tests.mutation.faults import (
     leaving,
     mutation,
     only_without,
+    ordinal,
     sent_to,
     shuffled,
 )
@@ -28,7 +29,6 @@ from tests.mutation.mutators import (
     SECOND,
     before_a_hole,
     later_joiners_wait,
-    ordinal,
 )
 from tests.mutation.recording import Recording
 

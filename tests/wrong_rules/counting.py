@@ -124,7 +124,7 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
         "st.replay_count[known] -= 1",
         "pass",
     ),
-    "first_replay_position_only": edit(
+    "trim_leaves_passed_positions": edit(
         "a trim of the replay set leaves positions that mark-delete has passed",
         "commands:trim",
         "remove_up_to(st, st.s[MARK_DELETE], ledger_start)",

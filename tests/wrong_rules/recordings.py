@@ -494,7 +494,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-sticky-in-order",
         "4.2.4/legal-3002-unacked-policy-ch",
     ),
-    "first_replay_position_only": ("4.0.0/ops-2017-clear-ch",),
+    "trim_leaves_passed_positions": ("4.0.0/ops-2017-clear-ch",),
     "deleted_are_read_again": ("4.2.4/ops-0010-clear-classic-ch",),
     "mark_delete_moves_by_one": (
         "4.0.0-preview.1/designed-negative-acks-range",

@@ -50,6 +50,11 @@ class _Acknowledged:
         )
 
 
+def behind(read_done: Line) -> list[int]:
+    """Return the positions behind the entries of a read result, ascending."""
+    return sorted(entry + 1 for entry in read_done.inputs["positions"] if entry >= 0)
+
+
 class PositionsDriver(CursorDriver):
     """Base of drivers: the positions that lines show."""
 
@@ -123,20 +128,20 @@ class PositionsDriver(CursorDriver):
             self._settle_position("mark_delete", expected_deleted, at_deleted, racing)
         if at_read is None:
             return False
-        in_flight, behind = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
+        in_flight, reached = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
         if in_flight is not None:
-            expected_read = max(expected_read, behind[-1])
+            expected_read = max(expected_read, reached[-1])
         if at_read != expected_read and in_flight is None:
-            in_flight, behind = self._read_in_flight(line)
+            in_flight, reached = self._read_in_flight(line)
         racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
         if (
             racing is None
             and in_flight is not None
-            and at_read in (*behind, self._plain_positions(line.seq)[0])
+            and at_read in (*reached, self._plain_positions(line.seq)[0])
         ):
             racing = in_flight.seq
         self._settle_position("read_position", expected_read, at_read, racing)
-        return in_flight is not None and at_read == behind[-1]
+        return in_flight is not None and at_read == reached[-1]
 
     def _read_from(self, position: tuple[int, int]) -> int:
         """Return the first entry behind a read position. A cursor that nothing was read from begins at ``L:-1``."""
@@ -195,9 +200,9 @@ class PositionsDriver(CursorDriver):
             return None, []
         done = self._end_of_read(None if within_us is None else line.t_us + within_us)
         entries = [] if done is None else [entry for entry in done.inputs["positions"] if entry >= 0]
-        if not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
+        if done is None or not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
             return None, []
-        return done, sorted(entry + 1 for entry in entries)
+        return done, behind(done)
 
     def _note_reset(self) -> None:
         """Take a reset of the cursor: it takes effect some time after the line of its operation."""

@@ -36,7 +36,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
-from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver, behind
 
 #: Number of the first entries of a cumulative acknowledgement that are looked at, to say when it moves mark-delete.
 _FIRST_ENTRIES: Final = 64
@@ -71,11 +71,6 @@ class _Rewound:
 
     seq: int
     positions: set[int]
-
-
-def _behind(read_done: Line) -> set[int]:
-    """Return the positions behind the entries of a read result."""
-    return {entry + 1 for entry in read_done.inputs["positions"] if entry >= 0}
 
 
 class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
@@ -295,7 +290,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         if self._issued_at:
             self._issued_at.popleft()
         if self._rewound is not None and issued_at < self._rewound.seq:
-            self._rewound.positions |= _behind(line)
+            self._rewound.positions.update(behind(line))
         else:
             self._rewound = None
         if line.consumer not in (None, reader):
@@ -305,10 +300,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         elif result.rewound:
             self._rewinds += 1
             self._expect_notices(result.notified, Sender.EXECUTOR)
-        shown = line.recorded["read_position"]
-        if result.rewound and shown is not None and _behind(line):
+        shown, reached = line.recorded["read_position"], behind(line)
+        if result.rewound and shown is not None and reached:
             # The line stands before the rewind, which the core has made already.
-            self._settle_position("read_position", max(_behind(line)), self._read_from(shown), None)
+            self._settle_position("read_position", reached[-1], self._read_from(shown), None)
         else:
             self._compare_positions(line)
 
@@ -430,7 +425,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return None
         done = self._end_of_read()
         ahead = recorded > self._plain_positions(line.seq)[0]
-        return self._issued_at[0] if (ahead if done is None else recorded in _behind(done)) else None
+        return self._issued_at[0] if (ahead if done is None else recorded in behind(done)) else None
 
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``."""

@@ -382,16 +382,21 @@ class DispatcherFold(ABC):
             return Deliveries.none()
         first = int(np.searchsorted(batch.op_seq, begins_seq))
         delivered = slice(int(np.searchsorted(owner, first)), None)
-        numbers = np.full(max(self._numbers, default=-1) + 2, -1, np.int64)  # the last one: never added
-        numbers[list(self._numbers)] = list(self._numbers.values())
         ops = owner[delivered]
         of_batch = Deliveries(
             batch.op_seq[ops],
             batch.op_t_us[ops],
-            numbers[np.clip(batch.op_consumer[ops], -1, len(numbers) - 1)],
+            self._numbers_of(batch.op_consumer[ops]),
             self._hashes_of(ordinals[delivered]),
         )
         return self._delivered.between(begins_seq, 1 << 62).followed_by(of_batch)
+
+    def _numbers_of(self, consumers: Array) -> Ints:
+        """Return the log's numbers of consumers as numbered in ``op_consumer``; -1 for one that was never added."""
+        numbers = np.full(max(self._numbers, default=-1) + 2, -1, np.int64)  # the last one: never added
+        numbers[list(self._numbers)] = list(self._numbers.values())
+        found: Ints = numbers[np.clip(consumers, -1, len(numbers) - 1)]
+        return found
 
     def _changes_ahead(self, batch: OperationBatch) -> list[Change]:
         """Return the membership changes behind a batch that may race with it."""
@@ -411,10 +416,9 @@ class DispatcherFold(ABC):
         if since_us is not None:
             wanted &= batch.op_t_us >= since_us
         chosen = np.flatnonzero(wanted)
-        numbers = [self._numbers.get(consumer, -1) for consumer in batch.op_consumer[chosen].tolist()]
         return Racing(
             batch.op_code[chosen],
-            np.array(numbers, np.int64),
+            self._numbers_of(batch.op_consumer[chosen]),
             batch.op_seq[chosen],
             batch.op_t_us[chosen],
         )

@@ -168,9 +168,7 @@ class SingleActiveFold(DispatcherFold):
                 owned = () if self.core.active is None else ((*WHOLE_TOPIC, self.core.active),)
                 self.owned.reported(int(batch.op_seq[at]), int(batch.op_t_us[at]), owned)
             at += 1
-        numbers = np.full(max(self._numbers, default=0) + 2, -1, np.int64)
-        numbers[list(self._numbers)] = list(self._numbers.values())
-        expected[:] = numbers[np.maximum(expected, -1)]
+        expected[:] = self._numbers_of(expected)
 
     def _membership(self, code: int, consumer: int, batch: OperationBatch) -> None:
         if code == ADDED and consumer in self._members:

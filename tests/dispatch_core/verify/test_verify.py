@@ -11,7 +11,14 @@ import pytest
 
 from dispatch_core.cli.main import main
 from dispatch_core.verify.trace.runner import Verification
-from tests.dispatch_core.verify.tampering import Trace, copy_with, published_formula, raw, verified
+from tests.dispatch_core.verify.tampering import (
+    Trace,
+    copy_with,
+    first_wrong,
+    published_formula,
+    raw,
+    verified,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = ROOT / "tests" / "data" / "recordings" / "4.2.4"
@@ -173,11 +180,11 @@ def test_tampering_is_found_where_it_was_done(
     tmp_path: Path, folder: Path, change: Callable[[Trace], int], decision_class: str
 ) -> None:
     result, at = tampered(folder, tmp_path, change)
-    first = result.tally.first_divergence
+    first, decided = result.tally.first_divergence, first_wrong(result)
     assert first is not None
+    assert decided is not None
     assert first.seq == at
-    at_line = [f for f in result.tally.findings if f.status == "divergent" and f.seq == at]
-    assert decision_class in [f.decision_class for f in at_line]
+    assert (decided.seq, decided.decision_class) == (at, decision_class)
     counted = {
         name: counts["decisions"] for name, counts in result.tally.counts.items() if counts["decisions"]
     }
