@@ -9,12 +9,11 @@ from typing import Final
 
 from dispatch_core.explain.divergence_story import story_of
 from dispatch_core.times import clock
-from dispatch_core.verify.tally import CLASSES, Finding
+from dispatch_core.verify.tally import COUNTS, Finding
 from dispatch_core.verify.trace.runner import Verification
 
 MAX_UNCERTAIN: Final = 5
 MAX_LOG_FINDINGS: Final = 5
-_COUNTS: Final = ("decisions", "exact", "uncertain", "divergent")
 
 
 def for_people(result: Verification) -> str:
@@ -26,11 +25,10 @@ def for_people(result: Verification) -> str:
         rows.append(f"  not judged: {result.not_judged}")
     else:
         rows.append(f"  {'decisions':<12}{'all':>9}{'exact':>9}{'uncertain':>11}{'divergent':>11}")
-        for name in CLASSES:
-            counts = tally.counts[name]
+        for name, counts in tally.counts.items():
             if counts["decisions"] or counts["divergent"]:
                 rows.append(_row(name, counts))
-        rows.append(_row("total", {what: tally.total(what) for what in _COUNTS}))
+        rows.append(_row("total", {what: tally.total(what) for what in COUNTS}))
     rows += [f"  warning: {warning}" for warning in (result.profile.warnings if result.profile else ())]
     rows += [
         f"  not judged: {sum(counts.values())} decisions, {reason}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +29,6 @@ from dispatch_core.replay.statistics import Positions, last_position
 from dispatch_core.verify.tally import Finding
 
 Ints = npt.NDArray[np.int64]
-
-#: Decisions by how they were judged, as ``dispatcher_state`` counts them.
-COUNTS: Final = ("decisions", "exact", "uncertain", "divergent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +129,7 @@ class Judge(ABC):
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """Return ``rounds`` and ``COUNTS`` of the interval."""
+        """Return ``rounds`` and ``tally.COUNTS`` of the interval."""
 
     @abstractmethod
     def position(self, audit: AuditFold) -> DispatcherPosition:

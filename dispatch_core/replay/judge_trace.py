@@ -24,12 +24,12 @@ from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.unread_keys import with_readable_keys
-from dispatch_core.replay.judge import COUNTS, DispatcherPosition, Judge, Judged, LogLines, shown_position
+from dispatch_core.replay.judge import DispatcherPosition, Judge, Judged, LogLines, shown_position
 from dispatch_core.replay.ownership_history import History, ownership_alone
 from dispatch_core.replay.statistics import WhenJoining, clients_of, subscription_stats
 from dispatch_core.replay.traced_waits import TracedWaits
 from dispatch_core.verify.inputs import Line
-from dispatch_core.verify.tally import Finding, Tally
+from dispatch_core.verify.tally import COUNTS, Finding, Tally
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
 from dispatch_core.verify.trace.verification import TraceVerification, Verifier
@@ -161,8 +161,7 @@ class TraceJudge(Judge):
         if self._tally is None:
             return self._counted_before
         totals = _counts(self._tally)
-        # The end of a log lowers the number of divergences that no line stands for to that of its decisions.
-        return {name: max(total - self._counted_before[name], 0) for name, total in totals.items()}
+        return {name: total - self._counted_before[name] for name, total in totals.items()}
 
     def position(self, audit: AuditFold) -> DispatcherPosition:
         """See ``Judge``."""

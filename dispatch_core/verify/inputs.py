@@ -243,8 +243,9 @@ class Entries:
     def last_up_to(self, ledger_id: int, entry_id: int) -> int:
         """Return the ordinal of the last stored entry up to a position; -1 if it was dropped, or there is none.
 
-        A position in front of the last entry that was dropped gives -2, one behind the last stored entry that is not the
-        beginning of a later ledger the number of entries: nothing that is kept can be meant.
+        A position in front of the last entry that was dropped gives -2, one that was never stored the number of entries:
+        nothing that is kept can be meant. Never stored is what stands behind the last entry of its ledger; of a ledger
+        without entries nothing is known, unless it would be the last one. Entry -1 is in front of a ledger's first.
         """
         number = self._number.get((ledger_id, entry_id))
         if number is not None:
@@ -254,7 +255,7 @@ class Entries:
         ledgers = self.ledger_ids
         first, last = np.searchsorted(ledgers, ledger_id), np.searchsorted(ledgers, ledger_id, "right")
         at = int(first + np.searchsorted(self.entry_ids[first:last], entry_id, "right")) - 1
-        if at == len(self) - 1 and entry_id >= 0:
+        if entry_id >= 0 and at == last - 1 and (first < last or last == len(self)):
             return len(self)
         return at
 

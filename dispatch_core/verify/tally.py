@@ -26,6 +26,8 @@ CLASSES: Final = (
 )
 #: Classes that compare what a line shows beside the decisions; the core goes on as before if these differ.
 SHOWN_CLASSES: Final = ("state", "position")
+#: What is counted of each class.
+COUNTS: Final = ("decisions", "exact", "uncertain", "divergent")
 MAX_EXAMPLES: Final = 20
 
 
@@ -106,13 +108,13 @@ class Tally:
     state_fields: Fields = field(default_factory=dict)
     position_fields: Fields = field(default_factory=dict)
     rounds: int = 0
-    counts: dict[str, dict[str, int]] = field(
-        default_factory=lambda: {
-            c: {"decisions": 0, "exact": 0, "uncertain": 0, "divergent": 0} for c in CLASSES
-        }
-    )
     findings: list[Finding] = field(default_factory=list)
     not_judged: dict[str, dict[str, int]] = field(default_factory=dict)  # reason → class → decisions
+    _logged: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {c: dict.fromkeys(COUNTS, 0) for c in CLASSES}
+    )
+    # Differing decisions of the core for which the log has no line: class → status → decisions.
+    _unlogged: dict[str, dict[str, int]] = field(default_factory=dict)
     _counted: frozenset[str] = frozenset()  # kinds of lines that stand for decisions
     _alone: dict[str, str] = field(
         default_factory=dict
@@ -124,28 +126,48 @@ class Tally:
         self._counted = frozenset((*_FIRST, *shown))
         self._alone = {kind: name for kind, name in _ONE.items() if kind not in shown}
 
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """The decisions by class: all of them, and those that are exact, uncertain, divergent.
+
+        Differing decisions for which the log has no line are counted up to the number of decisions of their class; all are
+        among the findings. If that leaves no divergent decision, one is counted nevertheless: it has to be seen.
+        """
+        shown = {name: dict(counts) for name, counts in self._logged.items()}
+        for name, by_status in self._unlogged.items():
+            for status, decisions in by_status.items():
+                shown[name][status] = min(shown[name][status] + decisions, shown[name]["decisions"])
+        unlogged = [name for name, by_status in self._unlogged.items() if by_status["divergent"]]
+        if unlogged and not any(counts["divergent"] for counts in shown.values()):
+            shown[unlogged[0]]["divergent"] = 1
+        return shown
+
     def exact(self, decision_class: str, decisions: int = 1) -> None:
         """Count ``decisions`` decisions on which broker and core agree."""
-        self.counts[decision_class]["decisions"] += decisions
-        self.counts[decision_class]["exact"] += decisions
+        self._logged[decision_class]["decisions"] += decisions
+        self._logged[decision_class]["exact"] += decisions
 
     def differ(self, finding: Finding, decisions: int = 1) -> None:
         """Count ``decisions`` decisions that differ; 0 = a decision of the core for which the log has no line."""
-        counts = self.counts[finding.decision_class]
-        counts["decisions"] += decisions
-        counts[finding.status] += max(decisions, 1)
+        if decisions:
+            counts = self._logged[finding.decision_class]
+            counts["decisions"] += decisions
+            counts[finding.status] += decisions
+        else:
+            unlogged = self._unlogged.setdefault(finding.decision_class, {"uncertain": 0, "divergent": 0})
+            unlogged[finding.status] += 1
         self.findings.append(finding)
 
     def leave_unjudged(self, decision_class: str, decisions: int, reason: str) -> None:
         """Count decisions that nothing in the log determines, with the reason; they are neither exact nor differing."""
         if decisions:
-            self.counts[decision_class]["decisions"] += decisions
+            self._logged[decision_class]["decisions"] += decisions
             by_class = self.not_judged.setdefault(reason, {})
             by_class[decision_class] = by_class.get(decision_class, 0) + decisions
 
     def settle(self, decision_class: str, decisions: int, differing: int, status: str = "divergent") -> None:
         """Count decisions whose findings were noted one by one: ``differing`` of them differ, the rest is exact."""
-        counts = self.counts[decision_class]
+        counts = self._logged[decision_class]
         counts["decisions"] += decisions
         counts["exact"] += decisions - differing
         counts[status] += differing
@@ -176,22 +198,15 @@ class Tally:
     def close(self, stopped: str | None = None) -> None:
         """Count decisions that were not compared (a round for which the core had no read result, say) as divergent.
 
-        ``stopped``: the reason why the comparison was stopped; then they are not judged. Divergences for which the log has
-        no line are counted up to the number of decisions; all are among the findings.
+        ``stopped``: the reason why the comparison was stopped; then they are not judged.
         """
-        for name, counts in self.counts.items():
+        for name, counts in self._logged.items():
             unmet = self._formula[name] - counts["decisions"]
             if unmet > 0 and stopped is not None:
                 self.leave_unjudged(name, unmet, stopped)
             elif unmet > 0:
                 counts["decisions"] += unmet
                 counts["divergent"] += unmet
-        for counts in self.counts.values():
-            counts["divergent"] = min(counts["divergent"], max(counts["decisions"], 1))
-        # Of a class without a decision one divergence is left: it has to be seen, unless others are.
-        for counts in self.counts.values():
-            if self.total("divergent") > max(self.total("decisions"), 1):
-                counts["divergent"] = min(counts["divergent"], counts["decisions"])
 
     def total(self, what: str) -> int:
         """Sum ``decisions``, ``exact``, ``uncertain`` or ``divergent`` over all classes."""

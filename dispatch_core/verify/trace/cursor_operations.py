@@ -302,12 +302,16 @@ class CursorDriver(Driver):
 
     def _take_due(self, target: int) -> MoveDue | None:
         """Return the move that a line with this target belongs to: that of an ack only if it has this very target."""
-        due = next((due for due in self._moves_due if due.by_ack and due.target == target), None)
+        due = self._due_by_ack(target)
         if due is None:
             due = next((due for due in self._moves_due if not due.by_ack), None)
         if due is not None:
             self._moves_due.remove(due)
         return due
+
+    def _due_by_ack(self, target: int | None) -> MoveDue | None:
+        """Return the move of a cumulative acknowledgement with this very target, whose own line is to come."""
+        return next((due for due in self._moves_due if due.by_ack and due.target == target), None)
 
     def _last_up_to(self, position: tuple[int, int] | None) -> int | None:
         """Return the last stored entry up to a position, -1 = none; ``None`` without a position."""

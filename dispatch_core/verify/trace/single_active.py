@@ -67,7 +67,7 @@ class _Charge:
 
 @dataclass(slots=True)
 class _Rewound:
-    """A rewind while reads were in flight: the read position may be any of ``positions`` until a later read is done."""
+    """A rewind, and other read positions than its own that lines may show."""
 
     seq: int
     positions: set[int]
@@ -92,14 +92,20 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._section_at = 0  # seq of the last line that the dispatcher wrote
         # The read position before an ack on its way that moves mark-delete beyond it.
         self._read_before_ack: int | None = None
-        self._rewound: _Rewound | None = None
+        self._rewound: _Rewound | None = (
+            None  # a rewind while reads were in flight, until a later read is done
+        )
+        self._left: _Rewound | None = None  # where the last rewind left from
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
         if line.kind in OF_A_CONNECTION and line.consumer is not None:
             self._effects_open.close(line.consumer, line.seq)
             self._acks_are_over(line.consumer)
+        before = {self._positions_now()[0], *(behind(line) if line.kind == "read_done" else ())}
         super().feed(line)
+        if self._positions_now()[0] < max(before):
+            self._left = _Rewound(line.seq, before)
         if line.kind in _OF_THE_DISPATCHER:
             self._section_at = line.seq
 
@@ -421,6 +427,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return found
         if self._rewound is not None and recorded in self._rewound.positions:
             return self._rewound.seq
+        left = self._left
+        if left is not None and recorded in left.positions and self._sampled_since(line) < left.seq:
+            return left.seq
         if not self._issued_at:
             return None
         done = self._end_of_read()
@@ -428,7 +437,12 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         return self._issued_at[0] if (ahead if done is None else recorded in behind(done)) else None
 
     def _sampled_since(self, line: Line) -> int:
-        """See ``PositionsDriver``."""
+        """See ``PositionsDriver``. A cumulative acknowledgement reads the positions after its own line."""
+        by_ack = (
+            self._due_by_ack(self._last_up_to(line.inputs["target"])) if line.kind == "cursor_op" else None
+        )
+        if by_ack is not None:
+            return by_ack.seq
         return line.seq - 1 if line.kind == "mark_delete" else self._section_at
 
     def _plain_positions(self, seq: int) -> tuple[int, int]:
@@ -447,6 +461,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             self._read_before_ack -= drop
         if self._rewound is not None:
             self._rewound.positions = {position - drop for position in self._rewound.positions}
+        if self._left is not None:
+            self._left.positions = {position - drop for position in self._left.positions}
 
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``."""

@@ -274,6 +274,7 @@ def edit(kind: str, nth: int = 0, **fields: Any) -> Callable[[Trace], int]:
         (edit("active_notified", active=2), "active"),
         (edit("handover_scheduled", pending_read=True), "active"),
         (edit("rewind", read_position="1:2"), "read"),
+        (edit("rewind", read_position="1:99"), "read"),
     ],
 )
 def test_a_changed_line_is_found(tmp_path: Path, change: Callable[[Trace], int], decision_class: str) -> None:

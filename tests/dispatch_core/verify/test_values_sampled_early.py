@@ -6,6 +6,9 @@ the dispatcher gets the request.
 
 ``4.2.4/soak-1030-sticky-quiet``: a normal read, whose end is line 6349, takes the entries 78, 80 and 81 of the ledger in
 parts. Line 6341 shows the read position behind the first part, line 6342 behind the last.
+
+``4.0.0/random-22001-failover-modulo-racing``: connection 5 acknowledges up to an entry at line 291. The thread reads the
+positions then, and writes them in line 301, behind the rewind of line 293.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from typing import Final
 
 from tests.dispatch_core.verify import tampering as t
 
-RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
-REQUESTED, READ_IN_PARTS = RACES / "soak-1087-classic-ch-racing", RACES / "soak-1030-sticky-quiet"
+RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races"
+REQUESTED = RACES / "4.2.4" / "soak-1087-classic-ch-racing"
+READ_IN_PARTS = RACES / "4.2.4" / "soak-1030-sticky-quiet"
+REWOUND = RACES / "4.0.0" / "random-22001-failover-modulo-racing"
 
 
 def line_of(trace: t.Trace, seq: int) -> dict[str, object]:
@@ -63,3 +68,27 @@ def test_a_read_position_behind_no_entry_of_the_read_is_wrong(tmp_path: Path) ->
     assert line_of(trace, 6341)["read_position"] == "152:79"
     line_of(trace, 6341)["read_position"] = "152:80"
     assert ("divergent", None, 6341) in findings_of(READ_IN_PARTS, trace, tmp_path)
+
+
+def test_an_acknowledgement_shows_the_read_position_before_a_rewind(tmp_path: Path) -> None:
+    trace = t.raw(REWOUND)
+    assert line_of(trace, 301)["read_position"] == "3:91"
+    assert ("uncertain", 292, 301) in findings_of(REWOUND, trace, tmp_path)
+
+
+def test_an_acknowledgement_shows_no_other_read_position(tmp_path: Path) -> None:
+    trace = t.raw(REWOUND)
+    line_of(trace, 301)["read_position"] = "3:99"
+    assert ("divergent", None, 301) in findings_of(REWOUND, trace, tmp_path)
+
+
+def test_an_acknowledgement_behind_the_rewind_shows_the_position_behind_it(tmp_path: Path) -> None:
+    """The acknowledgement's line stands behind the rewind: so its thread read the position later."""
+    trace = t.raw(REWOUND)
+    acknowledged = line_of(trace, 291)
+    trace.remove(acknowledged)
+    trace.insert(trace.index(line_of(trace, 300)) + 1, acknowledged)
+    for number, line in enumerate((line for line in trace if "seq" in line), 1):
+        line["seq"] = number
+    at = next(line["seq"] for line in trace if line.get("kind") == "cursor_op" and line["target"] == "3:46")
+    assert ("divergent", None, at) in findings_of(REWOUND, trace, tmp_path)
