@@ -83,6 +83,7 @@ class _Ack:
     seq: int
     connection: int
     entries: tuple[int, ...]
+    first: int  # the lowest of ``entries``
     t_us: int  # of the last one
 
 
@@ -102,16 +103,22 @@ class _State:
     def with_arrival(self, arrival: Arrival) -> _State:
         own = (arrival.seq, arrival.connection)
         same = next((ack for ack in self.acks if (ack.seq, ack.connection) == own), None)
-        entries = (arrival.entry,) if same is None else (*same.entries, arrival.entry)
+        if same is None:
+            ack = _Ack(*own, (arrival.entry,), arrival.entry, arrival.t_us)
+            return _State((*self.acks, ack), self.lines_due, self.reached)
         acks = tuple(ack for ack in self.acks if ack is not same)
-        return _State((*acks, _Ack(*own, entries, arrival.t_us)), self.lines_due, self.reached)
+        entries, first = (*same.entries, arrival.entry), min(same.first, arrival.entry)
+        return _State((*acks, _Ack(*own, entries, first, arrival.t_us)), self.lines_due, self.reached)
 
     def without(self, ack: _Ack) -> _State:
         acks = tuple(other for other in self.acks if other is not ack)
         return _State(acks, self.lines_due, self.reached.union(ack.entries))
 
     def mark_delete(self, applied: Applied) -> int:
-        at = min([applied.mark_delete, *(min(ack.entries) - 1 for ack in self.acks)])
+        at = applied.mark_delete
+        for ack in self.acks:
+            if ack.first <= at:
+                at = ack.first - 1
         if at == applied.mark_delete and self.reached:
             while at + 1 in self.reached or at + 1 in applied.above:
                 at += 1
@@ -136,8 +143,6 @@ class _State:
 
     def as_of(self, applied: Applied, t_us: int) -> _State:
         """Return the state at a time."""
-        if not self.acks or self.acks[0].t_us + LATEST_US >= t_us:
-            return self
         return self.over(applied, [ack for ack in self.acks if ack.t_us + LATEST_US < t_us])
 
     def moves(self, applied: Applied) -> Iterator[_State]:
@@ -174,6 +179,10 @@ class AcksOnTheirWay:
         """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
         self._take(self._state.over(applied, self._state.of(connection)))
 
+    def any_from_before(self, t_us: int) -> bool:
+        """Check for acknowledgements from so long before a time that they have reached the cursor."""
+        return bool(self._state.acks) and self._state.acks[0].t_us + LATEST_US < t_us
+
     def as_of(self, applied: Applied, t_us: int) -> None:
         """Take the time: acknowledgements from long before have reached the cursor."""
         self._take(self._state.as_of(applied, t_us))
@@ -204,13 +213,13 @@ class AcksOnTheirWay:
     def drop(self, count: int) -> None:
         """Lower the ordinals of acknowledged entries; the first ``count`` entries are dropped."""
         lowered = [
-            replace(ack, entries=tuple(entry - count for entry in ack.entries if entry >= count))
-            for ack in self._state.acks
+            (ack, tuple(entry - count for entry in ack.entries if entry >= count)) for ack in self._state.acks
         ]
-        self._state = _State(tuple(ack for ack in lowered if ack.entries), self._state.lines_due)
+        acks = tuple(replace(ack, entries=entries, first=min(entries)) for ack, entries in lowered if entries)
+        self._state = _State(acks, self._state.lines_due)
 
     def _take(self, state: _State) -> None:
-        self._state = replace(state, reached=frozenset()) if state.reached else state
+        self._state = _State(state.acks, state.lines_due) if state.reached else state
 
 
 def _unexplained(state: _State, applied: Applied, following: Sequence[Ahead], left: list[int]) -> int:

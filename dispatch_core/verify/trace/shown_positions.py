@@ -225,10 +225,14 @@ class PositionsDriver(CursorDriver):
         s = self._cursor.s
         return int(s[READ_POSITION]), int(s[MARK_DELETE])
 
+    def _forget_old_acks(self) -> None:
+        """Take acknowledgements from long before to have reached the cursor."""
+        if self._on_their_way.any_from_before(self._line.t_us):
+            self._on_their_way.as_of(self._applied(), self._line.t_us)
+
     def _plain_positions(self, seq: int) -> tuple[int, int]:
         """Return read position and mark-delete in the plain order, see ``mark_delete_lines``."""
-        if self._on_their_way:
-            self._on_their_way.as_of(self._applied(), self._line.t_us)
+        self._forget_old_acks()
         read_position, mark_delete = self._all_applied()
         mark_delete = self._on_their_way.mark_delete(Applied(mark_delete))
         return read_position, min([mark_delete, *(entry - 1 for entry in self._held_back(seq))])

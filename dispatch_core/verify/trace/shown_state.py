@@ -465,6 +465,13 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             self._on_their_way.arrived(_arrival(command, self._line))
 
     def _reaches_cursor(self, command: Command) -> bool:
+        late = self._late_commands()
+        passed = self.core.state.deleted[command.entry] or any(
+            other.result is CursorStep.MOVE or command.entry in self._acknowledges(other) for other in late
+        )
+        if not passed:
+            self._forget_old_acks()
+            return True
         return command.entry > self._plain_positions(self._line.seq)[1]
 
     def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
