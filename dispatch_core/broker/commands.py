@@ -257,8 +257,9 @@ def ack_indexes(st: State, entry: int, left: int) -> int:
     """Acknowledge messages of a batch, of which ``left`` stay unacknowledged; returns how many are newly acknowledged.
 
     Only the holder's counter is lowered; the unblock rule is not applied and the pending ack stays. With none left the
-    cursor deletes the entry; the pending ack then lowers the counter no more. Source: Consumer.individualAckNormal,
-    ManagedCursorImpl.asyncDelete. The example of the module has a batch of four messages.
+    cursor deletes the entry; the pending ack then lowers the counter no more. An entry that a move of the cursor has passed
+    is deleted already; as long as it is pending the cursor keeps its indexes nevertheless. Source:
+    Consumer.individualAckNormal, ManagedCursorImpl.asyncDelete. The example of the module has a batch of four messages.
 
     >>> from dispatch_core.broker.state import example_state
     >>> st = example_state()

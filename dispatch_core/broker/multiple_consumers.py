@@ -299,18 +299,19 @@ class MultipleConsumersDispatcher:
         Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing happens.
         """
         self._check_stored(entry)
-        if (
-            not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled")
-            or self.state.deleted[entry]
-        ):
+        if not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"):
             return 0
-        all_indexes = (1 << int(self.state.num_messages[entry])) - 1
+        messages = int(self.state.num_messages[entry])
+        is_pending = self.state.holder[entry] != st_.NOBODY
+        if self.state.deleted[entry] and (not is_pending or self.state.acked_indexes[entry] == messages):
+            return 0
+        all_indexes = (1 << messages) - 1
         left = cursor.indexes_left(self._unacked_indexes.get(entry, all_indexes), words)
         if left:
             self._unacked_indexes[entry] = left
         else:
             self._unacked_indexes.pop(entry, None)
-            if self.state.holder[entry] != st_.NOBODY:
+            if is_pending:
                 self._sent_deleted.add(entry)
         return int(commands.ack_indexes(self.state, entry, left.bit_count()))
 

@@ -87,6 +87,12 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
         "add_unacked(st, slot, -newly)",
         "pass",
     ),
+    "passed_indexes_stay_unacked": edit(
+        "acknowledged indexes of a batch that the cursor has passed do not lower the count of unacknowledged messages",
+        "multiple_consumers:MultipleConsumersDispatcher.acknowledge_indexes",
+        "not is_pending or self.state.acked_indexes[entry] == messages",
+        "True",
+    ),
     "redelivered_stay_unacked": edit(
         "the count of unacknowledged messages does not fall by a redelivery request",
         "commands:lower_for_redelivery",

@@ -18,6 +18,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/random-0008-classic-ch-quiet",
         "4.2.4/random-1010-classic-range-quiet",
     ),
+    "passed_indexes_stay_unacked": ("4.2.4/ops-24022-clear-classic-ch",),
     "last_index_leaves_the_entry": ("4.2.4/random-2062-ch-quiet",),
     "r1_off": (
         "4.0.0-preview.1/designed-negative-acks-range",

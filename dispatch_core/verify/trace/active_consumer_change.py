@@ -410,11 +410,27 @@ class ActiveChangeVerifier(CursorDriver):
             self.tally.exact("active")
             return
         expected = next((active for consumer, active in due if consumer == notice[0]), None)
+        changes = [*self._changes, *self._join_to_come(line)]
         racing = self._by_task.otherwise(
-            notice, self._changes, self.core.active, self.core.members, self.core.notices_of_change
+            notice, changes, self.core.active, self.core.members, self.core.notices_of_change
         )
         described = "no notice" if expected is None else f"{notice[0]} notified that {expected} is active"
         self._differ("active", described, f"{notice[0]} notified that {notice[1]} is active", racing=racing)
+
+    def _join_to_come(self, notice: Line) -> list[Change]:
+        """Return the join of a notified consumer whose lines come next: it is connected before its choice is logged.
+
+        Source: AbstractDispatcherSingleActiveConsumer.addConsumer.
+        """
+        consumer, members = who(notice), tuple(self.core.members)
+        if consumer in members:
+            return []
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.kind == "active_picked" and consumer in line.recorded["sorted"]:
+                return [Change(line.seq, notice.t_us, self.core.active, (*members, consumer))]
+            if line.kind in ("active_picked", "consumer_removing", "end"):
+                return []
+        return []
 
     def _no_rewind_due(self) -> None:
         rewinds, self._rewinds = self._rewinds, 0

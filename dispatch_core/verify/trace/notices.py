@@ -31,12 +31,15 @@ class Sender(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A membership change: line, and the active and connected consumers before it."""
+    """A membership change: its line, when it came, and the active and connected consumers on the other side of it.
+
+    The other side of a change that the core has made is the one before it, of a join to come the one behind it.
+    """
 
     seq: int
     t_us: int
-    active_before: int | None
-    members_before: tuple[int, ...]
+    other_active: int | None
+    other_members: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -84,10 +87,10 @@ class Notices:
             Line of the change and reason; ``None`` if no order gives the notice.
         """
         racing = self.racing(changes)
-        views = (active, *(change.active_before for change in racing))
+        views = (active, *(change.other_active for change in racing))
         for change in racing:
             for view in views:
-                for among in (members, change.members_before):
+                for among in (members, change.other_members):
                     notices = tell(view, among)
                     if notice in notices and set(notices) != set(self.plain):
                         waiting = {consumer for consumer, _ in self.due} - {notice[0]}

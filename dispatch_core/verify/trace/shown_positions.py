@@ -17,6 +17,7 @@ from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
 from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
+from dispatch_core.verify.trace.earlier_positions import Begun, EarlierPositions
 from dispatch_core.verify.trace.mark_delete_lines import (
     LINES_AHEAD,
     WITHIN,
@@ -35,6 +36,9 @@ OF_A_CONNECTION: Final = frozenset({"flow", "flow_counted", "ack", "redeliver"})
 #: much later, microseconds. In the recordings, of the lines with a read position at most so long before, 58 of 61 show it
 #: moved; of those longer before, 24 of 3,100.
 READ_MOVES_BEFORE_US: Final = 200
+#: A ``cursor_state`` line stands so much at most behind the moment at which the broker read the positions, microseconds: it
+#: is an answer of the web service. The longest in the recordings is 75 ms.
+ANSWERED_WITHIN_US: Final = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,17 @@ class PositionsDriver(CursorDriver):
         self._on_their_way = AcksOnTheirWay()
         # After a reset: seq of its line, read position and mark-delete before it.
         self._before_reset: tuple[int, int, int] | None = None
+        self._earlier = EarlierPositions()
+        self._operation_at = 0  # seq of the last operation on the cursor
+
+    def feed(self, line: Line) -> None:
+        """Take one line; see ``Driver.feed``."""
+        read_position, mark_delete = self._positions_now()
+        super().feed(line)
+        reached = {read_position, *(behind(line) if line.kind == "read_done" else ())}
+        now = self._positions_now()
+        if now != (read_position, mark_delete) or now[0] < max(reached):
+            self._earlier.left(line.seq, line.t_us, reached, mark_delete)
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 
@@ -104,6 +119,7 @@ class PositionsDriver(CursorDriver):
         super()._change_cursor_ordinals(drop)
         self._effects_open.drop(drop)
         self._on_their_way.drop(drop)
+        self._earlier.drop(drop)
         if self._before_reset is not None:
             seq, read_position, mark_delete = self._before_reset
             self._before_reset = seq, read_position - drop, mark_delete - drop
@@ -172,13 +188,20 @@ class PositionsDriver(CursorDriver):
         if self._move_racing() is not None and recorded == self._positions_now()[1]:
             return self._move_racing()
         before = self._before_reset
-        return before[0] if before is not None and recorded == before[2] else None
+        if before is not None and recorded == before[2]:
+            return before[0]
+        begun = self._begun(line)
+        return None if begun is None else self._earlier.mark_delete(recorded, begun)
 
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
         before = self._before_reset
         if before is not None and recorded in (before[1], before[2] + 1):
             return before[0]
+        begun = self._begun(line)
+        changed = None if begun is None else self._earlier.read_position(recorded, begun)
+        if changed is not None:
+            return changed
         pushed = (
             self._all_applied()[0] == self._all_applied()[1] + 1
         )  # by acknowledgements of all that was read
@@ -187,6 +210,15 @@ class PositionsDriver(CursorDriver):
         if self._move_racing() is not None and recorded == self._positions_now()[0]:
             return self._move_racing()
         return None
+
+    def _begun(self, line: Line) -> Begun | None:
+        """Return the moment since which a thread that may be held up has read the positions of its line."""
+        if line.kind == "cursor_state":
+            return Begun(self._operation_at, line.t_us - ANSWERED_WITHIN_US)
+        by_ack = (
+            self._due_by_ack(self._last_up_to(line.inputs["target"])) if line.kind == "cursor_op" else None
+        )
+        return None if by_ack is None else Begun(by_ack.seq)
 
     def _read_in_flight(self, line: Line, within_us: int | None = None) -> tuple[Line | None, list[int]]:
         """Return the end of the normal read in flight, and the positions behind its entries, ascending.
@@ -238,6 +270,8 @@ class PositionsDriver(CursorDriver):
         return read_position, min([mark_delete, *(entry - 1 for entry in self._held_back(seq))])
 
     def _on_cursor_op(self, line: Line) -> None:
+        if line.inputs["op"] != "mark_delete":
+            self._operation_at = line.seq
         if self._deleted_at is None:
             self._compare_positions(line)
             super()._on_cursor_op(line)

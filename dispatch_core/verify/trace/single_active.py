@@ -67,7 +67,7 @@ class _Charge:
 
 @dataclass(slots=True)
 class _Rewound:
-    """A rewind, and other read positions than its own that lines may show."""
+    """A rewind while reads were in flight: the read position may be any of ``positions`` until a later read is done."""
 
     seq: int
     positions: set[int]
@@ -102,10 +102,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         if line.kind in OF_A_CONNECTION and line.consumer is not None:
             self._effects_open.close(line.consumer, line.seq)
             self._acks_are_over(line.consumer)
-        before = {self._positions_now()[0], *(behind(line) if line.kind == "read_done" else ())}
         super().feed(line)
-        if self._positions_now()[0] < max(before):
-            self._left = _Rewound(line.seq, before)
         if line.kind in _OF_THE_DISPATCHER:
             self._section_at = line.seq
 
@@ -427,9 +424,6 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return found
         if self._rewound is not None and recorded in self._rewound.positions:
             return self._rewound.seq
-        left = self._left
-        if left is not None and recorded in left.positions and self._sampled_since(line) < left.seq:
-            return left.seq
         if not self._issued_at:
             return None
         done = self._end_of_read()
@@ -461,8 +455,6 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             self._read_before_ack -= drop
         if self._rewound is not None:
             self._rewound.positions = {position - drop for position in self._rewound.positions}
-        if self._left is not None:
-            self._left.positions = {position - drop for position in self._left.positions}
 
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``."""

@@ -156,6 +156,25 @@ def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
     assert (acked.messages, core.unacked(1), core.pending_on(1)) == (0, 1, [1])
 
 
+def test_batch_indexes_of_a_passed_entry_lower_the_counter() -> None:
+    """As in 4.2.4 ops-24022-clear-classic-ch, seq 419: the backlog was cleared while the batch was pending."""
+    core = KeySharedDispatcher(resolve("4.2.4"), np.full(2, 11858), np.array([3, 1]), 1)
+    core.join(1, "c1")
+    core.join_selector(1)
+    core.flow(1, 10)
+    core.flow_applied(1, 10)
+    core.attempt_read()
+    core.read_done("Normal", [0, 1])
+    core.round("Normal", [0, 1])
+    core.move_forward(1)
+    assert [core.acknowledge_indexes(0, words) for words in ([6], [6], [4])] == [1, 0, 1]
+    assert core.unacked(1) == 2
+    acked = core.ack(0)
+    assert acked is not None
+    assert (acked.messages, core.unacked(1), core.pending_on(1)) == (1, 1, [1])
+    assert core.acknowledge_indexes(0, [6]) == 0  # pending on nobody
+
+
 @given(some.lists(some.integers(0, 9), min_size=1, max_size=6), some.integers(0, 9))
 @settings(deadline=None)
 def test_a_cumulative_ack_is_an_ack_of_each_entry(earlier: list[int], last: int) -> None:

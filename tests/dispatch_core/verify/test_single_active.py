@@ -226,6 +226,29 @@ def test_a_change_while_the_delay_task_runs(tmp_path: Path, gap: bool, status: s
     assert [f.decision_class for f in findings][:1] == ["active"]
 
 
+@pytest.mark.parametrize(
+    ("joins", "active", "status"), [(2, 1, "uncertain"), (3, 1, "divergent"), (2, 2, "divergent")]
+)
+def test_the_delay_task_notifies_a_consumer_that_is_joining(
+    tmp_path: Path, joins: int, active: int, status: str
+) -> None:
+    """A consumer is connected before its choice is logged; the task, which holds no lock, may find it then."""
+    trace = Trace(activeConsumerFailoverDelayTimeMillis=1000)
+    trace("handover_scheduled", pending_read=False)
+    trace.picked(1, [1])
+    trace.added(1, "a")
+    trace("rewind", read_position=0)
+    trace.notified(1, 1)
+    at = trace("active_notified", consumer=2, active=active)
+    trace("read_attempt", consumer=1)
+    join = trace("active_picked", consumer=1, changed=False, sorted=[1, joins], partition_index=0)
+    trace.notified(1, joins)
+    trace.added(joins, "b")
+    trace.reads_all(1)
+    found = [(f.seq, f.status, f.racing_seq) for f in trace.verified(tmp_path).tally.findings]
+    assert (at, status, join if status == "uncertain" else None) in found
+
+
 # --- what must be found ----------------------------------------------------------------------------------------------
 
 
@@ -274,7 +297,7 @@ def edit(kind: str, nth: int = 0, **fields: Any) -> Callable[[Trace], int]:
         (edit("active_notified", active=2), "active"),
         (edit("handover_scheduled", pending_read=True), "active"),
         (edit("rewind", read_position="1:2"), "read"),
-        (edit("rewind", read_position="1:99"), "read"),
+        (edit("rewind", read_position="1:99"), "position"),  # never stored
     ],
 )
 def test_a_changed_line_is_found(tmp_path: Path, change: Callable[[Trace], int], decision_class: str) -> None:

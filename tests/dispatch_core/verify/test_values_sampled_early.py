@@ -9,6 +9,9 @@ parts. Line 6341 shows the read position behind the first part, line 6342 behind
 
 ``4.0.0/random-22001-failover-modulo-racing``: connection 5 acknowledges up to an entry at line 291. The thread reads the
 positions then, and writes them in line 301, behind the rewind of line 293.
+
+``4.0.0/ops-24106-reset-back-failover``: line 88 is the answer of the web service to a request for the positions after the
+reset of line 71. It shows those of before the read that line 83 ends.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races"
 REQUESTED = RACES / "4.2.4" / "soak-1087-classic-ch-racing"
 READ_IN_PARTS = RACES / "4.2.4" / "soak-1030-sticky-quiet"
 REWOUND = RACES / "4.0.0" / "random-22001-failover-modulo-racing"
+ANSWERED = RACES / "4.0.0" / "ops-24106-reset-back-failover"
 
 
 def line_of(trace: t.Trace, seq: int) -> dict[str, object]:
@@ -92,3 +96,22 @@ def test_an_acknowledgement_behind_the_rewind_shows_the_position_behind_it(tmp_p
         line["seq"] = number
     at = next(line["seq"] for line in trace if line.get("kind") == "cursor_op" and line["target"] == "3:46")
     assert ("divergent", None, at) in findings_of(REWOUND, trace, tmp_path)
+
+
+def test_an_answer_shows_the_read_position_before_a_read(tmp_path: Path) -> None:
+    assert ("uncertain", 83, 88) in findings_of(ANSWERED, t.raw(ANSWERED), tmp_path)
+
+
+def test_an_answer_shows_no_position_of_before_the_operation(tmp_path: Path) -> None:
+    trace = t.raw(ANSWERED)
+    before = line_of(trace, 71)["read_position"]
+    assert before == "13:150"
+    line_of(trace, 88)["read_position"] = before
+    assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
+
+
+def test_an_answer_shows_no_position_of_long_before(tmp_path: Path) -> None:
+    trace = t.raw(ANSWERED)
+    for line in trace[trace.index(line_of(trace, 88)) :]:
+        line["t_us"] += 1_000_000
+    assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
