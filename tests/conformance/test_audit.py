@@ -92,8 +92,10 @@ def refuted_by_the_trace(log: DispatcherLog, audit: Audit, *, minimal: bool) -> 
     missed.subtract(finding[:3] for finding in without_trace.elements())
     certain = Counter({finding: count for finding, count in without_trace.items() if finding[3]}) - with_trace
     if minimal and log.events["ack_sets"].null_count < len(log.events):
-        # Acks of a part of a batch look like whole ones there: the rest that stays outstanding is unknown.
-        return [str(finding) for finding in certain]
+        # Acks of a part of a batch look like whole ones there: the rest that stays outstanding is unknown, and another held
+        # entry may be named.
+        known = {(kind, positions[:1], line) for kind, positions, line, _ in with_trace}
+        return [str(finding) for finding in certain if (finding[0], finding[1][:1], finding[2]) not in known]
     return [str(finding) for finding in (*(+missed), *(-missed), *certain)]
 
 

@@ -87,14 +87,14 @@ def test_the_orders_tried_are_bounded(recording: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_wrong_rule_takes_at_most_three_times_as_long(recording: str) -> None:
-    """Processor time, the least of some runs: the machine may be busy."""
+    """Processor time, in one of three runs: the machine may be busy."""
     log = read(DATA / recording)
     verify(log)
     right = min(seconds(log) for _ in range(3))
     for name, change in WRONG.items():
         wrong = change(log)
         # The first search of a log has no bound but the number of orders.
-        assert min(seconds(wrong) for _ in range(3)) <= 3 * right + 0.05, name
+        assert any(seconds(wrong) <= 3 * right + 0.05 for _ in range(3)), name
 
 
 def seconds(log: DispatcherLog) -> float:
