@@ -47,14 +47,6 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         self._served_before: set[tuple[int, int]] = set()
         self._attempts_logged = facts.reads_framed
 
-    # --- flow ----------------------------------------------------------------------------------------------------
-
-    def _on_flow_applied(self, line: Line) -> None:
-        """Count permits in the dispatcher. An ack that unblocked its consumer may lower the unacked counter later."""
-        permits = self._permits(line)
-        self._settle_applied(self.connection(who(line)), permits)
-        self.core.flow_applied(who(line), permits)
-
     def _on_recently_joined_pruned(self, line: Line) -> None:
         """Free the recently joined consumers that mark-delete has reached: its hook ran."""
         for connection in self._connections.values():

@@ -58,14 +58,6 @@ class PreviewVerifier(RecentlyJoinedVerifier):
         for ack in {id(part.ack): part.ack for part in parts}.values():
             ack.entry = change(ack.entry)
 
-    # --- flow ----------------------------------------------------------------------------------------------------
-
-    def _on_flow_applied(self, line: Line) -> None:
-        """Count permits in the dispatcher, as the consumer did before. An ack that unblocked it may be at its first part."""
-        consumer, permits = who(line), self._permits(line)
-        self._settle_applied(self.connection(consumer), permits)
-        self.core.flow_applied(consumer, permits)
-
     # --- acks ----------------------------------------------------------------------------------------------------
 
     def _on_ack(self, line: Line) -> None:

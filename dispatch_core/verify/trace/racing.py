@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
+from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import (
     Between,
     MultipleConsumersDispatcher,
@@ -236,10 +237,14 @@ class RacingDriver(CursorDriver):
         self._settle(self.connection(who(line)), flows=True)
 
     def _on_flow_applied(self, line: Line) -> None:
-        """Count permits in the dispatcher; the consumer has done so before."""
+        """Count permits in the dispatcher; the consumer has done so before.
+
+        If it was an ack that unblocked the consumer, it has lowered the unacked counter, or not yet, as the release has it.
+        """
         permits = self._permits(line)
         connection = self.connection(who(line))
-        self._settle(connection)
+        if self.core.state.s[st_.UNBLOCK_TEST] == st_.UNBLOCK_AFTER:
+            self._settle(connection)
         self._settle_applied(connection, permits)
         self.core.flow_applied(who(line), permits)
 

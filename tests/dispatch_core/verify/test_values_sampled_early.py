@@ -12,6 +12,12 @@ positions then, and writes them in line 301, behind the rewind of line 293.
 
 ``4.0.0/ops-24106-reset-back-failover``: line 88 is the answer of the web service to a request for the positions after the
 reset of line 71. It shows those of before the read that line 83 ends.
+
+``4.0.0/random-22134-range-quiet``: the ack of line 5459 unblocks consumer 1 (line 5462) before it lowers the counter of
+unacknowledged messages, as this release does. The read attempt of lines 5463 to 5466 comes in between.
+
+``4.0.0/random-22151-classic-ch-racing``: the dispatcher reads mark-delete, then writes line 1463; the ack of line 1458 moves
+it in between.
 """
 
 from __future__ import annotations
@@ -26,6 +32,8 @@ REQUESTED = RACES / "4.2.4" / "soak-1087-classic-ch-racing"
 READ_IN_PARTS = RACES / "4.2.4" / "soak-1030-sticky-quiet"
 REWOUND = RACES / "4.0.0" / "random-22001-failover-modulo-racing"
 ANSWERED = RACES / "4.0.0" / "ops-24106-reset-back-failover"
+UNBLOCKED = RACES / "4.0.0" / "random-22134-range-quiet"
+PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
 
 def line_of(trace: t.Trace, seq: int) -> dict[str, object]:
@@ -115,3 +123,32 @@ def test_an_answer_shows_no_position_of_long_before(tmp_path: Path) -> None:
     for line in trace[trace.index(line_of(trace, 88)) :]:
         line["t_us"] += 1_000_000
     assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
+
+
+def reads_of(trace: t.Trace, where: Path) -> list[tuple[str, int | None, int]]:
+    """Verify a changed copy of ``UNBLOCKED``; return status, racing line and line of each difference in what is read."""
+    found = t.verified(t.copy_with(UNBLOCKED, trace, where)).tally.findings
+    return [(f.status, f.racing_seq, f.seq) for f in found if f.decision_class == "read"]
+
+
+def test_an_ack_that_unblocks_lowers_the_counter_later(tmp_path: Path) -> None:
+    assert reads_of(t.raw(UNBLOCKED), tmp_path) == [("uncertain", 5459, 5465)]
+
+
+def test_it_lowers_the_counter_by_its_own_messages_only(tmp_path: Path) -> None:
+    trace = t.raw(UNBLOCKED)
+    for line in trace:
+        if line.get("seq") == 5465:
+            line["positions"].pop()
+    assert ("divergent", None, 5465) in reads_of(trace, tmp_path)
+
+
+def test_a_prune_shows_mark_delete_before_an_ack(tmp_path: Path) -> None:
+    found = findings_of(PRUNED, t.raw(PRUNED), tmp_path)
+    assert ("uncertain", 1459, 1463) in found
+
+
+def test_a_prune_shows_no_mark_delete_of_before_its_section(tmp_path: Path) -> None:
+    trace = t.raw(PRUNED)
+    line_of(trace, 1463)["mark_delete"] = "101:98"
+    assert ("divergent", None, 1463) in findings_of(PRUNED, trace, tmp_path)
