@@ -27,7 +27,7 @@ def findings(recording: Recording, folder: Path) -> list[Finding]:
 
 def signature(finding: Finding) -> Signature:
     """Return the identity of a finding: its kind, key and first position, or the consumer that it is about."""
-    if finding["kind"] == "unnecessary_blocking":
+    if finding["kind"] in ("unnecessary_blocking", "stuck_consumer"):
         return finding["kind"], None, str(finding["consumers"])
     return finding["kind"], finding["key"], (finding["positions"] or [None])[0]
 
