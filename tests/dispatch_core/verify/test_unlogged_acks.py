@@ -27,7 +27,8 @@ def name_of(recording: Path) -> str:
 @pytest.mark.parametrize("recording", OF_3, ids=name_of)
 def test_every_decision_follows_the_rules_of_the_release(recording: Path) -> None:
     result = t.verified(recording)
-    assert result.profile is not None and result.profile.warnings == ()
+    assert result.profile is not None
+    assert result.profile.warnings == ()
     assert t.raw(recording)[0]["broker_version"] == recording.parent.name
     assert result.tally.total("divergent") == 0
     counts = {name: numbers["decisions"] for name, numbers in result.tally.counts.items()}
