@@ -27,6 +27,7 @@ from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Window
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
+from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
 A = TypeVar("A")
 
@@ -178,3 +179,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         state = self.core.state
         owners = state.hash_owner[state.hash_id[answer.to_replay]].tolist()
         return {self.core.number_of(slot) for slot in owners if slot != NOBODY} - set(answer.sent)
+
+
+class ReadPositionVerifier(UnloggedAcksVerifier, ClassicKeySharedVerifier):
+    """State of one verification of a trace of 3.x: as for the classic dispatcher of 4.x, except for the effect of acks."""

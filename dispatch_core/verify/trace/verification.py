@@ -24,7 +24,7 @@ from dispatch_core.verify.tally import Finding, Tally
 from dispatch_core.verify.trace.collections_of_garbage import rare_full_collections
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.key_shared_classic import ClassicKeySharedVerifier
+from dispatch_core.verify.trace.key_shared_classic import ClassicKeySharedVerifier, ReadPositionVerifier
 from dispatch_core.verify.trace.key_shared_preview import PreviewVerifier
 from dispatch_core.verify.trace.legality import Illegal, IllegalLines, where_of
 from dispatch_core.verify.trace.lines_ahead import LOOK_AHEAD
@@ -114,7 +114,9 @@ class TraceVerification:
         try:
             if self.driver is None:
                 log = replace(self._log, messages=messages)
-                self.driver = _driver_class(self.profile)(log, self.profile, self.entries, self._facts)
+                self.driver = _driver_class(self.profile, self._facts)(
+                    log, self.profile, self.entries, self._facts
+                )
                 self.driver.on_illegal = self._note
             elif drop or messages.num_rows:
                 self.driver.extend(drop, messages)
@@ -249,12 +251,14 @@ def _not_replayed(log: DispatcherLog, profile: Profile, facts: TraceFacts) -> st
     return None
 
 
-def _driver_class(profile: Profile) -> type[Verifier]:
+def _driver_class(profile: Profile, facts: TraceFacts) -> type[Verifier]:
     """Return the driver for the profile's dispatcher; it may raise ``UnsupportedRuleError`` for a rule."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveVerifier
     if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
-        return ClassicKeySharedVerifier
+        # A trace of 4.x by the rules of 3.x (``--broker-version``) has lines for the effect of acks.
+        unlogged = "classic_dispatchers" not in profile.changes and not facts.removals_logged
+        return ReadPositionVerifier if unlogged else ClassicKeySharedVerifier
     if "last_sent_position" in profile.changes:
         return PreviewVerifier
     return KeySharedVerifier
