@@ -83,3 +83,25 @@ def indexes_left(left: int, words: Sequence[int]) -> int:
     '0b1000'
     """
     return left & ack_set_bits(words)
+
+
+def indexes_left_by_cumulative(left: int, words: Sequence[int]) -> int:
+    """Return the batch indexes that stay unacknowledged after a cumulative ack with an ack set; ``left``: as above.
+
+    The set *replaces* what was known if it goes further, that is if its first index left is a higher one, and changes
+    nothing otherwise (ManagedCursorImpl.asyncMarkDelete). So single indexes that were acknowledged behind it before are
+    unacknowledged again. Of a batch of four the last message was acknowledged; a cumulative ack of the first two forgets
+    that:
+
+    >>> bin(indexes_left_by_cumulative(0b0111, [0b1100]))
+    '0b1100'
+    >>> bin(indexes_left_by_cumulative(0b1000, [0b1100]))
+    '0b1000'
+    """
+    bits = ack_set_bits(words)
+    return bits if _first_index(bits) > _first_index(left) else left
+
+
+def _first_index(bits: int) -> int:
+    """Return the lowest index of ``bits``, -1 if there is none."""
+    return (bits & -bits).bit_length() - 1

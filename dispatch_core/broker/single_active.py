@@ -113,6 +113,7 @@ class SingleActiveDispatcher:
             deque()
         )  # in flight, oldest first; more than one after a redelivery request
         self._epoch = 0
+        self._closing = False  # closeFuture: from then on nobody is chosen
         self._position_sure = True  # nothing in flight may move the read position any more
         self._unacked_indexes: dict[
             int, int
@@ -170,7 +171,16 @@ class SingleActiveDispatcher:
         if not self._members:
             self.active = None
             return None
-        return self._pick() if cursor_moves.chooses_active_consumer(by_reset=by_reset) else None
+        chooses = cursor_moves.chooses_active_consumer(by_reset=by_reset) and not self._closing
+        return self._pick() if chooses else None
+
+    def disconnect_all(self) -> None:
+        """Begin to disconnect all consumers: when they leave, none of those that are still connected becomes active.
+
+        The topic is unloaded or the subscription deleted (disconnectAllConsumers). Each removal, and then the disconnecting
+        itself, cancels a pending read.
+        """
+        self._closing = True
 
     def _pick(self, joining: int | None = None) -> Pick:
         choice = failover.pick(
@@ -472,8 +482,9 @@ class SingleActiveDispatcher:
         for earlier in [known for known in self._unacked_indexes if known <= last]:
             del self._unacked_indexes[earlier]
         cursor.acknowledge_up_to(self.state, last)
-        if last < entry:
-            self.acknowledge(entry, ack_set)
+        if last < entry and self._batch_index_acks and not self.state.deleted[entry]:
+            left = cursor.indexes_left_by_cumulative(self._left_of(entry), ack_set)
+            self._unacked_indexes[entry] = left
 
     def _check_stored(self, entry: int) -> None:
         if not 0 <= entry < len(self._sizes):

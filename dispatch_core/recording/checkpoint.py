@@ -68,7 +68,8 @@ class Checkpoint:
     """The state before every later line of the log.
 
     ``consumers``: in the order in which they joined; ``None`` = not known. ``ack_holes``: entries above ``mark_delete`` that
-    were acknowledged individually. ``pending``: by consumer, the entries sent and not acknowledged; nothing is known of
+    were acknowledged individually. ``partly_acked``: by entry the words of a batch acknowledged in part, whose 1 bits are
+    the indexes that were not. ``pending``: by consumer, the entries sent and not acknowledged; nothing is known of
     consumers that are not in it. ``read_position``: no entry from it on had been sent. ``state_t_us``: the time at which the
     broker was asked for everything except ``consumers``; the state may contain later lines with an earlier time
     (``recording.queued``). ``inferred``: the state was computed from earlier lines of the log, not read from the broker, so
@@ -84,6 +85,7 @@ class Checkpoint:
     state_t_us: int | None = None
     inferred: bool = False
     not_yet_acked: tuple[Position, ...] = ()
+    partly_acked: Mapping[Position, tuple[int, ...]] = field(default_factory=dict)
 
     def is_below(self, position: Position) -> bool:
         """True if a position is not above ``mark_delete``."""
@@ -222,6 +224,7 @@ def _checkpoint(text: str) -> Checkpoint:
         _optional_position(line.get("read_position"), "read_position"),
         None if line.get("state_t_us") is None else _time(line["state_t_us"]),
         _flag(line.get("inferred"), "inferred"),
+        partly_acked=_partly_acked(line.get("partly_acked")),
     )
 
 
@@ -320,6 +323,24 @@ def _pending(value: Any, consumers: tuple[Connected, ...] | None) -> dict[int, t
             raise _FaultError("pending_acks", f"{_short(number)} is none of the consumers of this checkpoint")
         pending[int(number)] = _positions(positions, f'pending_acks["{number}"]')
     return pending
+
+
+def _partly_acked(value: Any) -> dict[Position, tuple[int, ...]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _FaultError("partly_acked", f"expected an object, found {_short(value)}")
+    found = {}
+    for position, words in value.items():
+        if not (
+            isinstance(words, list)
+            and all(type(word) is int and -_MOST - 1 <= word <= _MOST for word in words)
+        ):
+            raise _FaultError(
+                f'partly_acked["{position}"]', f"expected a list of 64-bit integers, found {_short(words)}"
+            )
+        found[_position(position, "partly_acked")] = tuple(words)
+    return found
 
 
 def _positions(value: Any, where: str) -> tuple[Position, ...]:

@@ -186,6 +186,12 @@ _KINDS: Final = (
     Kind("consumer_removing", "T", ("consumer",), meaning="a consumer's removal begins"),
     Kind("consumer_removed", "E", ("consumer",), (), _CURSOR, "a consumer's removal has ended"),
     Kind(
+        "all_disconnecting",
+        "T",
+        meaning="Failover, Exclusive: the broker begins to disconnect all consumers, because the topic is unloaded or the "
+        "subscription deleted",
+    ),
+    Kind(
         "flow",
         "E",
         ("consumer", "permits"),

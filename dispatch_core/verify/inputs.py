@@ -31,6 +31,7 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "consumer_removing": (),
     "consumer_removed": (),
+    "all_disconnecting": (),
     "selector_added": (),  # the time at which it takes effect
     "selector_refused": (),
     "selector_removed": (),
@@ -54,6 +55,7 @@ INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # What an administrator or a client asks for. The mark-delete positions that the broker derives are compared.
     "cursor_op": ("op", "target", "entries"),
     "cursor_state": (),
+    "checkpoint": ("checkpoint_json",),  # the cursor that a new dispatcher begins with
     "limit": ("what", "value", "limit_active"),
     "subscription_deleted": (),
     "step": ("note",),  # where it stands for a line of these two kinds, see ``limits_in_force``

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.soak import summary
 from tests.soak.running import Soak
+from tests.soak.script import CLASSES, class_of, script_of
 
 
 def _seeds(text: str) -> range:
@@ -36,13 +37,21 @@ def main() -> int:
         metavar="N",
         help="play at most N shorter scripts of one that goes wrong (default: %(default)s)",
     )
+    parser.add_argument(
+        "--only",
+        type=lambda names: names.split(","),
+        default=list(CLASSES),
+        metavar="CLASS,…",
+        help="play only the seeds whose scripts are of these classes",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the recordings of all seeds")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the brokers end too
     home = options.home or Path(".dispatch-audit/soak") / options.release
     soak = Soak(options.target.resolve(), options.release, home.resolve(), _say, options.keep, options.shrink)
-    results = soak.run(options.seeds, options.jobs)
-    rows = [row for row in results.rows if row.seed in options.seeds]
+    seeds = [seed for seed in options.seeds if class_of(script_of(seed).name) in options.only]
+    results = soak.run(seeds, options.jobs)
+    rows = [row for row in results.rows if row.seed in seeds]
     sys.stdout.write("\n".join(["", *summary.lines(rows)]) + "\n")
     wrong = [row for row in rows if row.wrong]
     failed = [row for row in rows if row.failure is not None]

@@ -3,6 +3,11 @@
 The same seed gives the same script under the same release. Even seeds are *quiet*: the driver waits after each step until
 nothing happens any more, so that nothing overlaps. Odd seeds are *racing*: clients, reads and acknowledgements overlap.
 
+Scripts have a version. Seeds below ``SECOND_VERSION_FROM`` give the scripts of version 1, as they always did; the seeds from
+there on those of version 2, which have larger batches with several keys, batches acknowledged in part and cumulatively,
+negative acknowledgements for all types, consumers that leave and join again with another priority, compaction, unloads of
+the topic, and deletions of the subscription.
+
 =================  ====================================================================================================
 class of a script  subscription
 =================  ====================================================================================================
@@ -21,6 +26,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+#: First seed of version 2 of the scripts.
+SECOND_VERSION_FROM: Final = 5000
 _QUIET_MS: Final = 60
 _SLOTS: Final = 8
 _SLOT: Final = 65536 // _SLOTS
@@ -59,8 +66,25 @@ CLASSES: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     "shared": (1, "Shared", {}),
     "classic-shared": (1, "Shared", {"subscriptionSharedUseClassicPersistentImplementation": True}),
 }
+#: How often a class comes in version 2: half of the scripts are about one active consumer.
+_WEIGHTS_2: Final[dict[str, int]] = {
+    "ch": 4,
+    "range": 2,
+    "classic-ch": 2,
+    "classic-range": 2,
+    "sticky": 2,
+    "failover": 5,
+    "failover-ring": 5,
+    "exclusive": 4,
+    "shared": 1,
+    "classic-shared": 1,
+}
 #: Steps that move the cursor otherwise than by acknowledgements.
 CURSOR_MOVES: Final = ("skip", "clear_backlog", "expire", "reset", "seek")
+#: Steps after which the dispatcher is a new one.
+RELOADS: Final = ("unload", "delete_subscription")
+_SPECIALS: Final = ("", "", "", "moves", "delays", "rate", "unacked", "busy")
+_SPECIALS_2: Final = (*_SPECIALS, "compact", "unload", "delete_subscription")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +101,7 @@ class Step:
     ranges: tuple[tuple[int, int], ...] | None = None
     out_of_order: bool = False
     delay_ms: int = 0
+    read_compacted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +116,8 @@ class Script:
     batching: bool
     quiet_ms: int
     steps: tuple[Step, ...]
+    batch_messages: int = 0
+    mixed_keys: bool = False
 
     @property
     def out_of_order(self) -> bool:
@@ -105,6 +132,11 @@ class Script:
     def delays(self) -> bool:
         """True if messages are delivered later."""
         return any(step.delay_ms for step in self.steps)
+
+    @property
+    def reads_compacted(self) -> bool:
+        """True if a consumer reads the compacted topic, in which only the last message of each key is left."""
+        return any(step.read_compacted for step in self.steps)
 
     def as_json(self) -> dict[str, Any]:
         """Return the script as the driver reads it."""
@@ -138,21 +170,31 @@ class _Writer:
     joined: int = 0
     #: A script has at most one kind of these, because each of them makes some other comparison impossible.
     special: str = ""
+    #: Some consumers read the compacted topic.
+    _read_compacted: bool = False
+    _second: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.choice = random.Random(f"soak {self.seed}")
+        self._second = self.seed >= SECOND_VERSION_FROM
 
     def script(self) -> Script:
         choice, quiet = self.choice, self.seed % 2 == 0
-        kind = choice.choices(list(CLASSES), [weight for weight, _, _ in CLASSES.values()])[0]
+        weights = _WEIGHTS_2 if self._second else {name: weight for name, (weight, _, _) in CLASSES.items()}
+        kind = choice.choices(list(weights), list(weights.values()))[0]
         _, subscription_type, own = CLASSES[kind]
         config = BASE | own | self._limits(subscription_type)
         partitions = 8 if subscription_type == "Failover" and choice.random() < 0.6 else 0
         partition = choice.randrange(8) if partitions else 0
-        batching = choice.random() < 0.25
-        self.special = choice.choice(["", "", "", "moves", "delays", "rate", "unacked", "busy"])
-        if self.special == "delays" and subscription_type in ("Failover", "Exclusive"):
+        batching = choice.random() < (0.6 if self._second else 0.25)
+        self.special = choice.choice(_SPECIALS_2 if self._second else _SPECIALS)
+        single_active = subscription_type in ("Failover", "Exclusive")
+        if self.special == "delays" and single_active:
             self.special = ""  # they deliver at once
+        batch_messages = choice.choice([0, 3, 12, 30]) if batching and self._second else 0
+        # Key_Shared sends a batch to the consumer of its first key
+        mixed_keys = subscription_type != "Key_Shared" and batch_messages > 0 and choice.random() < 0.6
+        self._read_compacted = self.special == "compact" and single_active and choice.random() < 0.5
         self._write(kind, subscription_type, quiet=quiet)
         name = f"{self.seed}-{kind}-{'quiet' if quiet else 'racing'}"
         return Script(
@@ -164,6 +206,8 @@ class _Writer:
             batching,
             _QUIET_MS if quiet else 0,
             tuple(self.steps),
+            batch_messages,
+            mixed_keys,
         )
 
     def _limits(self, subscription_type: str) -> dict[str, Any]:
@@ -210,6 +254,13 @@ class _Writer:
             (8, self._receive_and_ack),
             (1.5, self._redeliver_all),
         ]
+        if self._second:
+            weighted += [
+                (6, self._ack_parts),
+                (0 if individual else 4, self._nack),
+                (5 if subscription_type == "Failover" else 0, self._join_again),
+                (0 if individual else 3, self._redeliver_all),
+            ]
         while len(self.steps) < count:
             if not self.connected:
                 self._join(kind, most, out_of_order=out_of_order, subscription_type=subscription_type)
@@ -240,13 +291,37 @@ class _Writer:
         name = f"c{self.joined}"
         if ranges is not None:
             self.slots[name] = free
-        priority = 1 if choice.random() < 0.2 else 0
-        queue = choice.choice([1, 3, 10, 50, 200])
-        self.steps.append(
-            Step("join", name, queue=queue, priority=priority, ranges=ranges, out_of_order=out_of_order)
-        )
+        self._append_join(name, ranges, out_of_order=out_of_order)
         if len(self.connected) < most:
             self.connected.append(name)
+
+    def _append_join(
+        self, name: str, ranges: tuple[tuple[int, int], ...] | None = None, *, out_of_order: bool = False
+    ) -> None:
+        choice = self.choice
+        priority = 1 if choice.random() < 0.2 else 0
+        if self._second and choice.random() < 0.3:
+            priority = choice.randrange(3)
+        queue = choice.choice([1, 3, 10, 50, 200])
+        compacted = self._read_compacted and choice.random() < 0.5
+        self.steps.append(
+            Step(
+                "join",
+                name,
+                queue=queue,
+                priority=priority,
+                ranges=ranges,
+                out_of_order=out_of_order,
+                read_compacted=compacted,
+            )
+        )
+
+    def _join_again(self) -> None:
+        """Let a consumer leave and join again under its name, with another priority and queue."""
+        name = self._consumer()
+        if name is not None:
+            self.steps.append(Step("leave", name))
+            self._append_join(name)
 
     def _leave(self) -> None:
         if len(self.connected) < 2 and self.choice.random() < 0.8:
@@ -274,10 +349,17 @@ class _Writer:
         choice = self.choice
         for name in self.connected:
             if cumulative and choice.random() < 0.3:
-                self.steps.append(Step("ack_cumulative", name))
+                kept = choice.choice([0, 0, 1, 2, 7]) if self._second else 0
+                self.steps.append(Step("ack_cumulative", name, kept))
             else:
                 which = choice.randrange(1, 1 << 30) if choice.random() < 0.33 else 0
                 self.steps.append(Step("ack", name, choice.randint(1, 20), random=which))
+
+    def _ack_parts(self) -> None:
+        name = self._consumer()
+        if name is not None:
+            entries = self.choice.randint(1, 3)
+            self.steps.append(Step("ack_parts", name, entries, random=self.choice.randrange(1, 1 << 30)))
 
     def _nack(self) -> None:
         name = self._consumer()
@@ -310,5 +392,13 @@ class _Writer:
             self.steps.append(Step("dispatch_rate", count=0 if again else 15))
         elif self.special == "unacked":
             self.steps.append(Step("unacked_limit", count=0 if again else 8))
+        elif self.special in ("compact", "unload"):
+            self.steps.append(Step(self.special))
+        elif self.special == "delete_subscription":
+            name = self._consumer()
+            if name is not None:
+                self.connected.remove(name)
+                self.slots.pop(name, None)
+                self.steps.append(Step("delete_subscription", name))
         else:
             self.steps.append(Step("busy", count=0 if again else 1))

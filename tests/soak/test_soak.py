@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import replace
@@ -12,10 +13,23 @@ import pytest
 from tests.soak import summary
 from tests.soak.judging import Result, comparable
 from tests.soak.running import Results
-from tests.soak.script import CLASSES, CURSOR_MOVES, Script, Step, class_of, is_quiet, script_of
+from tests.soak.script import (
+    CLASSES,
+    CURSOR_MOVES,
+    RELOADS,
+    SECOND_VERSION_FROM,
+    Script,
+    Step,
+    class_of,
+    is_quiet,
+    script_of,
+)
 from tests.soak.shrinking import shrink
 
-SEEDS = range(400)
+#: Of some scripts of version 1, as it was before there was a version 2.
+DIGEST = "4e99a1f07e6a4c455b979ac679d74b9c7805883e14139eb523b8cd7276bfef5c"
+#: Of both versions of the scripts.
+SEEDS = (*range(400), *range(SECOND_VERSION_FROM, SECOND_VERSION_FROM + 400))
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +70,41 @@ def test_all_actions_and_types_come(scripts: list[Script]) -> None:
     assert any(step.priority for script in scripts for step in script.steps)
 
 
+def test_seeds_of_the_first_version_keep_their_scripts() -> None:
+    """A seed that somebody has noted gives the script that it gave then."""
+    digest = hashlib.sha256()
+    for seed in range(0, SECOND_VERSION_FROM, 50):
+        row = script_of(seed).as_json()
+        assert row.pop("batch_messages") == 0
+        assert row.pop("mixed_keys") is False
+        for step in row["steps"]:
+            assert step.pop("read_compacted") is False
+        digest.update(json.dumps(row).encode())
+    assert digest.hexdigest() == DIGEST
+
+
+def test_the_second_version_has_more_for_one_active_consumer(scripts: list[Script]) -> None:
+    second = [script for script in scripts if int(script.name.split("-", 1)[0]) >= SECOND_VERSION_FROM]
+    assert any(script.reads_compacted for script in second)
+    for kind in ("Failover", "Exclusive"):
+        own = [script for script in second if script.type == kind]
+        assert len(own) > 40
+        steps = [step for script in own for step in script.steps]
+        assert {"ack_parts", "nack", "redeliver_all", "compact", *RELOADS} <= {step.what for step in steps}
+        assert {step.count for step in steps if step.what == "ack_cumulative"} == {0, 1, 2, 7}
+        assert {script.batch_messages for script in own} == {0, 3, 12, 30}
+        assert {script.mixed_keys for script in own} == {False, True}
+
+
+def test_consumers_of_failover_join_again_with_another_priority(scripts: list[Script]) -> None:
+    levels: dict[tuple[str, str | None], set[int]] = {}
+    for script in scripts:
+        for step in script.steps:
+            if step.what == "join":
+                levels.setdefault((script.name, step.consumer), set()).add(step.priority)
+    assert any(len(of_one) == 3 for of_one in levels.values())
+
+
 def test_a_step_names_a_consumer_that_has_joined(scripts: list[Script]) -> None:
     for script in scripts:
         joined: set[str | None] = {None}
@@ -73,7 +122,7 @@ def test_sticky_ranges_of_connected_consumers_do_not_overlap(scripts: list[Scrip
                 own = {hash_ for start, end in step.ranges for hash_ in range(start, end + 1)}
                 assert not any(own & other for other in owned.values())
                 owned[step.consumer] = own
-            elif step.what in ("leave", "crash"):
+            elif step.what in ("leave", "crash", "delete_subscription"):
                 owned.pop(step.consumer, None)
 
 
@@ -116,7 +165,12 @@ def test_the_summary_adds_up() -> None:
 
 
 def test_clients_are_asked_where_they_can_tell(scripts: list[Script]) -> None:
-    plain = [script for script in scripts if not script.uses(*CURSOR_MOVES, "redeliver_all")]
+    plain = [
+        script
+        for script in scripts
+        if not script.uses(*CURSOR_MOVES, *RELOADS, "redeliver_all")
+        and not (script.type in ("Failover", "Exclusive") and script.uses("nack"))
+    ]
     for script in scripts:
         labels = comparable(script)
         assert {"quarantined lines", "input"} <= labels
@@ -124,7 +178,7 @@ def test_clients_are_asked_where_they_can_tell(scripts: list[Script]) -> None:
         assert ("duplicates" in labels) == ordered
         assert ("order" in labels) == (ordered and not script.delays)
         stays = "classic" in script.name or "sticky" in script.name
-        assert ("never received" in labels) == (script in plain and not stays)
+        assert ("never received" in labels) == (script in plain and not stays and not script.reads_compacted)
 
 
 def test_what_is_wrong() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.broker import gates
+from tests.wrong_rules.batches import WRONG_BATCHES
 from tests.wrong_rules.choices import WRONG_CHOICES
 from tests.wrong_rules.counting import WRONG_COUNTING
 from tests.wrong_rules.operations import WRONG_OPERATIONS
@@ -394,6 +395,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if sent_to == 0 and (owners > 0 or st.s[N_RECENT] == 0):",
         "if False:",
     ),
+    **WRONG_BATCHES,
     **WRONG_CHOICES,
     **WRONG_COUNTING,
     **WRONG_OPERATIONS,

@@ -240,7 +240,6 @@ def a_replaced_read_is_ignored_since_4_2_4() -> None:
         assert core.read_done([0, 1]).entries == sent
 
 
-#: Wrong rule → the check that it fails.
 def trim_lowers_unacked_counters() -> None:
     """A consumer that is blocked on unacknowledged messages gets on when they are skipped."""
     core = key_shared("4.2.4", [1] * 10, maxUnackedMessagesPerConsumer=4)
@@ -254,6 +253,31 @@ def trim_lowers_unacked_counters() -> None:
     assert not core.is_blocked(1)
 
 
+def _permits_of_a_batch(*acks: tuple[bool, int]) -> int:
+    """Deliver a batch of four after acks (cumulative or not, and the indexes they leave); return what it cost."""
+    profile = resolve("4.2.4", {DELAY: 0}, subscription_type="Failover", partition_index=0)
+    core = SingleActiveDispatcher(profile, "t", 0, exclusive=False, num_messages=np.array([4]))
+    core.join(1, "c1")
+    core.begin_active_change()
+    core.flow(1, 10)
+    for cumulative, left in acks:
+        (core.acknowledge_up_to if cumulative else core.acknowledge)(0, [left])
+    core.attempt_read(1)
+    core.send(core.read_done([0]).entries or ())
+    return 10 - core.permits[1]
+
+
+def a_cumulative_ack_takes_single_indexes_back() -> None:
+    """Index 3 alone, then 0 cumulatively: 1, 2 and 3 are left."""
+    assert _permits_of_a_batch((False, 0b0111), (True, 0b1110)) == 3
+
+
+def a_late_cumulative_ack_changes_nothing() -> None:
+    """Cumulatively up to 2, then late up to 1: only 3 is left."""
+    assert _permits_of_a_batch((True, 0b1000), (True, 0b1100)) == 1
+
+
+#: Wrong rule → the check that it fails.
 CHECKS: Final[dict[str, Callable[[], None]]] = {
     "trim_keeps_unacked": trim_lowers_unacked_counters,
     "average_rounded_down": average_is_rounded_half_up,
@@ -272,4 +296,6 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "failover_delay_does_not_hold_flow": the_failover_delay_holds_flow,
     "failover_old_read_is_sent": a_read_for_the_old_active_consumer_is_dropped,
     "failover_epochs": a_replaced_read_is_ignored_since_4_2_4,
+    "failover_cumulative_set_is_joined": a_cumulative_ack_takes_single_indexes_back,
+    "failover_cumulative_set_goes_back": a_late_cumulative_ack_changes_nothing,
 }

@@ -543,4 +543,31 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.0.0-preview.1/designed-slow-owner-newcomer-ch",
         "4.0.0-preview.1/designed-all-leave-ch",
     ),
+    "failover_acked_indexes_cost_permits": (
+        "4.2.4/soak-5011-third-failover-ring-racing",
+        "4.2.4/failover-batches-0001-modulo-racing",
+    ),
+    "failover_permits_in_entries": ("4.0.0/failover-batches-0000-modulo-quiet",),
+    "failover_left_indexes_are_free": (
+        "4.2.4/failover-batches-0001-modulo-racing",
+        "4.2.4/failover-batches-0002-ring-quiet",
+    ),
+    "failover_acked_index_gives_its_permit_back": (
+        "4.2.4/failover-batches-0001-modulo-racing",
+        "4.2.4/failover-batches-0000-ring-quiet",
+    ),
+    "failover_last_ack_set_counts_alone": ("4.2.4/soak-5011-second-failover-ring-racing",),
+    "failover_last_index_leaves_the_batch": ("4.2.4/soak-5011-second-failover-ring-racing",),
+    "failover_cumulative_takes_the_batch": (
+        "4.2.4/failover-batches-0001-modulo-racing",
+        "4.2.4/failover-batches-0002-ring-quiet",
+    ),
+    "failover_cumulative_leaves_the_batch": (
+        "4.2.4/failover-batches-0001-modulo-racing",
+        "4.2.4/failover-batches-0002-ring-quiet",
+    ),
+    "failover_chooses_while_disconnecting": ("4.2.4/soak-unload-failover-quiet",),
+    "failover_request_takes_permits": ("4.2.4/soak-5004-third-exclusive-quiet",),
+    "failover_change_takes_permits": ("4.0.0/failover-batches-0000-modulo-quiet",),
+    "failover_flow_of_the_active_only": ("4.0.0/failover-batches-0000-modulo-quiet",),
 }

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import Ints, Mask, encoded, has, ints, marked, valid
-from dispatch_core.broker.cursor import EVERY_INDEX, indexes_left
+from dispatch_core.broker.cursor import EVERY_INDEX, indexes_left, indexes_left_by_cumulative
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import joins
 
@@ -283,9 +283,9 @@ def whole_acks(
     ack with ``[1]`` leaves none (2 AND 1 = 0), so it acknowledges the entry. A cumulative ack of a part of an entry
     acknowledges the entries before it: its position becomes that of the entry before.
 
-    A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of several acks are ANDed
-    (PersistentSubscription, ManagedCursorImpl's batch deleted indexes) in ``left``, by ordinal. Acks without a set
-    acknowledge the whole entry.
+    A word of ``ack_sets`` has one bit per message of the batch, 1 = not acked yet; the sets of individual acks are ANDed
+    in ``left``, by ordinal, those of cumulative acks replace what goes less far (ManagedCursorImpl's batch deleted
+    indexes). Acks without a set acknowledge the whole entry.
     """
     keep = np.ones(len(ordinals), dtype=np.bool_)
     if lines.ack_sets is None:
@@ -305,10 +305,12 @@ def whole_acks(
             ordinal = int(ordinals[at])
             if ordinal < 0:  # it was dropped
                 continue
-            left[ordinal] = indexes_left(left.get(ordinal, EVERY_INDEX), words)
+            cumulative = lines.code[row] == ACK_CUMULATIVE
+            rule = indexes_left_by_cumulative if cumulative else indexes_left
+            left[ordinal] = rule(left.get(ordinal, EVERY_INDEX), words)
             if not left[ordinal]:
                 continue
-            if lines.code[row] == ACK_CUMULATIVE and ordinal > 0:
+            if cumulative and ordinal > 0:
                 ordinals[at] = ordinal - 1
             else:
                 keep[at] = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -70,6 +70,9 @@ class ActiveChangeVerifier(CursorDriver):
         self._refused: set[int] = set()
         self._picks: deque[Pick] = deque()  # choices of the core whose line is still to come
         self._handing_over = False  # the core's choice changed; the line of the change is still to come
+        self._disconnecting = (
+            False  # all consumers, after which a read that is still pending is cancelled once more
+        )
         #: Step that follows the outcome of the cancel under way.
         self._cancelling: Callable[[bool], None] | None = None
         self._locked = Notices()  # sent under the dispatcher's lock
@@ -160,6 +163,11 @@ class ActiveChangeVerifier(CursorDriver):
             self._chosen(pick)
         elif self.core.pending:
             self._cancelling = lambda _: None
+
+    def _on_all_disconnecting(self, line: Line) -> None:
+        self._unsent()
+        self.core.disconnect_all()
+        self._disconnecting = True
 
     def _is_disconnected_by_reset(self, consumer: int) -> bool:
         """Check whether a reset of the cursor disconnects a consumer that leaves: it comes before the next one does."""
@@ -271,13 +279,16 @@ class ActiveChangeVerifier(CursorDriver):
     def _on_read_cancelled(self, line: Line) -> None:
         cancelled = bool(line.inputs["cancelled"])
         step, self._cancelling = self._cancelling, None
-        if step is None:
+        all_have_left = self._disconnecting and not self.core.members and self.core.pending
+        if step is None and not all_have_left:
             self._redeliver(cancelled)
             return
+        self._disconnecting &= step is not None
         self.core.cancel_read(cancelled=cancelled)
         if cancelled and self._issued_at:
             self._issued_at.pop()
-        step(cancelled)
+        if step is not None:
+            step(cancelled)
 
     def _on_redeliver(self, line: Line) -> None:
         self._redeliveries.append(line)
@@ -333,6 +344,16 @@ class ActiveChangeVerifier(CursorDriver):
     def _on_mark_delete(self, line: Line) -> None:
         """Mark-delete has moved: moves of the cursor are done."""
         self._acks.through(_CURSOR, line.seq)
+
+    def _acknowledged_before(
+        self, target: int, holes: Sequence[int], parts: Mapping[int, Sequence[int]]
+    ) -> None:
+        """See ``CursorDriver``."""
+        self.core.move_forward(target)
+        for entry in holes:
+            self.core.acknowledge(entry)
+        for entry, words in parts.items():
+            self.core.acknowledge(entry, words)
 
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``. What was acknowledged is not any more."""

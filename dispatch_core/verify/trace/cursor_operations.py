@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from dispatch_core.broker import cursor_moves
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
+from dispatch_core.recording import checkpoint
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import CLASSES
 from dispatch_core.verify.trace import limits_in_force
@@ -83,6 +84,12 @@ class CursorDriver(Driver):
         """Move the core's cursor forward to ``target``; the line shows that the move begins."""
 
     @abstractmethod
+    def _acknowledged_before(
+        self, target: int, holes: Sequence[int], parts: Mapping[int, Sequence[int]]
+    ) -> None:
+        """Begin with a cursor that has acknowledged all up to ``target``, ``holes``, and ``parts`` of batches (ack sets)."""
+
+    @abstractmethod
     def _reset(self, entry: int) -> None:
         """Reset the core's cursor."""
 
@@ -131,6 +138,21 @@ class CursorDriver(Driver):
         if limits_in_force.is_deletion(line):
             self._on_subscription_deleted(line)
         self._on_limit(line)
+
+    def _on_checkpoint(self, line: Line) -> None:
+        """Begin where the cursor stood when the dispatcher was made: after a reload of its topic not at the first entry."""
+        text = line.inputs["checkpoint_json"]
+        state = checkpoint.read(text) if text is not None and self._at == 0 else None
+        if state is None or state.inferred or state.consumers or state.mark_delete is None:
+            return
+        target = self._last_up_to(state.mark_delete)
+        holes = [self._entries.ordinal(*position) for position in state.ack_holes]
+        parts = {self._entries.ordinal(*position): words for position, words in state.partly_acked.items()}
+        self._acknowledged_before(
+            -1 if target is None else target,
+            [entry for entry in holes if entry >= 0],
+            {entry: words for entry, words in parts.items() if entry >= 0},
+        )
 
     def _on_limit(self, line: Line) -> None:
         limit = limits_in_force.of_line(line)

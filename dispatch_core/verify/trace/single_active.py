@@ -47,6 +47,7 @@ _OF_THE_DISPATCHER: Final = frozenset(
             "consumer_added",
             "consumer_removing",
             "consumer_removed",
+            "all_disconnecting",
             "flow_applied",
             "read_attempt",
             "read_issued",

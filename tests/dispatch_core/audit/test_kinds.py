@@ -306,6 +306,13 @@ def test_a_batch_is_acked_when_all_its_messages_are(audit: Any) -> None:
     assert kinds(audit(added(1), added(2), sent(1, 0, 1), whole, sent(2, 2))) == {"split_key": ["5:2"]}
 
 
+def test_a_cumulative_ack_inside_a_batch_takes_single_indexes_back(audit: Any) -> None:
+    """Index 3 of four was acknowledged alone, then 0 to 2 cumulatively: index 3 is unacknowledged again."""
+    events = (added(1), sent(1, 0), ack(1, 0, sets=[[0b0111]]), ack(1, 0, cumulative=True, sets=[[0b1000]]))
+    again = audit(*events, removed(1), added(2), sent(2, 0), subscription_type="Failover", partition_index=0)
+    assert kinds(again) == {"redelivered": ["5:0"]}
+
+
 def test_a_shared_subscription_keeps_no_order_but_counts_duplicates(audit: Any) -> None:
     events = (added(1), added(2), sent(1, 1), sent(2, 0), sent(2, 1), ack(1, 0), sent(1, 0))
     found = kinds(audit(*events, subscription_type="Shared"))

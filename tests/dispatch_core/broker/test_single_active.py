@@ -297,6 +297,26 @@ def test_a_cumulative_ack_inside_a_batch_stops_before_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("single", "cumulative", "acknowledged"),
+    [
+        (0b110111, 0b111100, 2),  # index 3 alone, then the first two: index 3 is unacknowledged again
+        (0b111011, 0b110000, 4),
+        (0b111110, 0b111110, 1),  # goes no further: nothing changes
+        (0b100000, 0b111000, 5),
+        (0b000111, 0b111000, 3),  # between them all six, but the entry stays
+    ],
+)
+def test_a_cumulative_ack_replaces_single_indexes(single: int, cumulative: int, acknowledged: int) -> None:
+    core = failover(sizes=[6])
+    start(core, 1, "c1", 10)
+    core.acknowledge(0, [single])
+    core.acknowledge_up_to(0, [cumulative])
+    dispatch(core, [0])
+    assert core.permits[1] == 10 - 6 + acknowledged
+    assert core.state.s[MARK_DELETE] == -1
+
+
+@pytest.mark.parametrize(
     ("permits", "batch", "writable", "per_entry", "size"),
     [
         (7, 100, True, 0, 7),

@@ -30,6 +30,7 @@ WHOLE: dict[str, Any] = {
     "ack_holes": ["5:4", "5:2", "5:4"],
     "pending_acks": {"7": ["5:3", "5:1"], "2": []},
     "read_position": "5:9",
+    "partly_acked": {"5:3": [6, -1]},
 }
 
 
@@ -40,7 +41,9 @@ def line(**fields: Any) -> dict[str, Any]:
 def test_every_field_has_its_meaning() -> None:
     consumer = Connected(7, "a", 3, "127.0.0.1", 1, "STICKY", True, ((0, 9),), -2, 5)
     pending = {7: ((5, 1), (5, 3)), 2: ()}
-    expected = Checkpoint((consumer, Connected(2)), (5, -1), ((5, 2), (5, 4)), pending, (5, 9))
+    expected = Checkpoint(
+        (consumer, Connected(2)), (5, -1), ((5, 2), (5, 4)), pending, (5, 9), partly_acked={(5, 3): (6, -1)}
+    )
     assert meaning(json.dumps(WHOLE)) == expected
     assert meaning("{}") == Checkpoint()
     assert read([HEADER, line(**WHOLE), line(seq=5)]).refused == []
@@ -86,6 +89,17 @@ def test_every_field_has_its_meaning() -> None:
             {"consumers": [1], "pending_acks": {"1": "5:0"}},
             'pending_acks["1"]',
             "expected a list, found '5:0'",
+        ),
+        ({"partly_acked": ["5:3"]}, "partly_acked", 'expected an object, found ["5:3"]'),
+        (
+            {"partly_acked": {"5:3": [1 << 63]}},
+            'partly_acked["5:3"]',
+            "expected a list of 64-bit integers, found [9223372036854775808]",
+        ),
+        (
+            {"partly_acked": {"5": [1]}},
+            "partly_acked",
+            "expected a position \"ledger:entry\", each at least -1, found '5'",
         ),
     ],
 )

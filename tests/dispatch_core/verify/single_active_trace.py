@@ -31,6 +31,7 @@ class Trace:
         self.lines: list[dict[str, Any]] = []
         self.permits: dict[int, int] = {}  # of each consumer
         self.keys = [f"k{entry}" for entry in range(entries)]
+        self.num_messages: dict[int, int] = {}  # of entries that are batches
 
     def __call__(self, kind: str, **fields: Any) -> int:
         """Write a line; returns its seq."""
@@ -66,10 +67,10 @@ class Trace:
             self("flow_counted", consumer=consumer, blocked_after=False)
         return seq
 
-    def first(self, consumer: int, name: str, *, ranges: list[list[int]] | None = None) -> None:
-        """A first consumer joins, without a failover delay."""
+    def first(self, consumer: int, name: str, *, ranges: list[list[int]] | None = None, at: int = 0) -> None:
+        """A first consumer joins, without a failover delay; ``at``: the read position behind mark-delete."""
         self("handover_scheduled", pending_read=False)
-        self("rewind", read_position=0)
+        self("rewind", read_position=at)
         if self.header["subscription_type"] == "Failover":
             self.notified(consumer, consumer)
         self("read_attempt", consumer=consumer)
@@ -101,7 +102,7 @@ class Trace:
         self("end")
         messages = [
             {"topic": TOPIC, "position": f"1:{entry}", "key": key, "producer": "p", "sequence_id": entry,
-             "publish_time_ms": 1, "num_messages": 1, "size_bytes": 1}
+             "publish_time_ms": 1, "num_messages": self.num_messages.get(entry, 1), "size_bytes": 1}
             for entry, key in enumerate(self.keys)
         ]  # fmt: skip
         for name, rows in (("trace", [self.header, *self.lines]), ("messages", messages)):

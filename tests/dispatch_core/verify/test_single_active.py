@@ -56,6 +56,72 @@ def test_a_running_read_at_a_hand_over_is_dropped(tmp_path: Path) -> None:
     exact(trace.verified(tmp_path))
 
 
+# --- topics that are unloaded and loaded -----------------------------------------------------------------------------
+
+
+def loaded_again(permits_after: int, **state: Any) -> Trace:
+    """Entries 0 to 2 and 4 were acknowledged, and two of the four messages of 5; the next read has 3, 5 and 6."""
+    trace = Trace()
+    trace.num_messages[5] = 4
+    trace("checkpoint", consumers=[], **state)
+    trace.first(1, "a", at=3)
+    trace.flow(1, 9)
+    trace("flow_applied", consumer=1)
+    trace.reads(1, 9, 3)
+    trace.done(1, [3, 5, 6])
+    trace("round_begin", type="Normal", consumer=1, positions=[3, 5, 6])
+    trace("sent", consumer=1, positions=[3, 5, 6], batch_sizes=[1, 4, 1], permits_before=9)
+    trace("send_returned", consumer=1, written=True, permits_after=permits_after)
+    return trace
+
+
+def test_a_trace_begins_with_the_cursor_of_its_checkpoint(tmp_path: Path) -> None:
+    state = {"mark_delete": "1:2", "ack_holes": ["1:4"], "partly_acked": {"1:5": [0b1100]}}
+    exact(loaded_again(9 - 6 + 2, **state).verified(tmp_path))
+
+
+@pytest.mark.parametrize("left_out", ["mark_delete", "ack_holes", "partly_acked"])
+def test_each_part_of_the_checkpoint_counts(tmp_path: Path, left_out: str) -> None:
+    state = {"mark_delete": "1:2", "ack_holes": ["1:4"], "partly_acked": {"1:5": [0b1100]}}
+    del state[left_out]
+    assert divergences(loaded_again(9 - 6 + 2, **state).verified(tmp_path))
+
+
+def disconnected(*, marked: bool, again: int = 1) -> Trace:
+    """Two consumers are disconnected while a read for the first runs, which is cancelled ``again`` times afterwards."""
+    trace = Trace()
+    trace.first(1, "a")
+    trace.flow(1, 5)
+    trace("flow_applied", consumer=1)
+    trace.reads(1, 5)
+    trace.picked(1, [1, 2], changed=False)
+    trace.notified(1, 2)
+    trace.added(2, "b")
+    if marked:
+        trace("all_disconnecting")
+    for consumer in (1, 2):
+        trace("consumer_removing", consumer=consumer)
+        trace("read_cancelled", cancelled=False)
+        trace("consumer_removed", consumer=consumer)
+    for _ in range(again):
+        trace("read_cancelled", cancelled=False)
+    trace.done(1, [0])
+    trace("rewind", read_position=0)
+    return trace
+
+
+def test_nobody_becomes_active_while_all_are_disconnected(tmp_path: Path) -> None:
+    exact(disconnected(marked=True).verified(tmp_path))
+
+
+@pytest.mark.parametrize(("marked", "again"), [(False, 1), (True, 2)])
+def test_without_the_mark_somebody_does(tmp_path: Path, marked: bool, again: int) -> None:
+    assert divergences(disconnected(marked=marked, again=again).verified(tmp_path))
+
+
+# --- redelivery requests ---------------------------------------------------------------------------------------------
+
+
 def redelivered(version: str, *, waiting: bool) -> Trace:
     trace = Trace(version)
     trace.first(1, "a")

@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.BooleanSupplier;
+import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.bookkeeper.mledger.Position;
 import org.apache.bookkeeper.mledger.PositionFactory;
@@ -289,11 +290,13 @@ public final class BrokerView {
         String markDelete = null;
         String unsent = null;
         List<String> holes = new ArrayList<>();
+        Map<String, long[]> ackSets = Map.of();
         if (subscription instanceof PersistentSubscription persistent) {
             // Read under the cursor's lock: acknowledgements change the set of holes, and reading a set while it changes fails.
             Position position = persistent.getCursor() instanceof ManagedCursorImpl cursor
                     ? cursor.processIndividuallyDeletedMessagesAndGetMarkDeletedPosition(range -> add(holes, range))
                     : persistent.getCursor().getMarkDeletedPosition();
+            ackSets = ackSets(persistent.getCursor());
             markDelete = position == null ? null : position.getLedgerId() + ":" + position.getEntryId();
             Position last = persistent.getCursor().getManagedLedger().getLastConfirmedEntry();
             unsent = last == null ? null : last.getLedgerId() + ":" + (last.getEntryId() + 1);
@@ -315,8 +318,32 @@ public final class BrokerView {
                 pending.put(number, positions);
             }
         }
-        boolean cut = left[0] < 0 || holes.size() >= MOST_POSITIONS;
-        return new State(markDelete, unsent, holes, pending, cut, nowUs());
+        boolean cut = left[0] < 0 || holes.size() >= MOST_POSITIONS || ackSets.size() >= MOST_POSITIONS;
+        return new State(markDelete, unsent, holes, ackSets, pending, cut, nowUs(), Map.of());
+    }
+
+    /**
+     * The batches that are acknowledged in part, which the cursor keeps in a field of its own; none if this release has no such
+     * field. Takes no lock.
+     */
+    private static Map<String, long[]> ackSets(ManagedCursor cursor) {
+        Map<String, long[]> found = new LinkedHashMap<>();
+        try {
+            java.lang.reflect.Field field = ManagedCursorImpl.class.getDeclaredField("batchDeletedIndexes");
+            field.setAccessible(true);
+            // only the keys: the class of the values has another name in each release
+            if (cursor instanceof ManagedCursorImpl && field.get(cursor) instanceof Map<?, ?> indexes) {
+                for (Object key : indexes.keySet()) {
+                    long[] words = cursor.getDeletedBatchIndexesAsLongArray((Position) key);
+                    if (words != null && found.size() < MOST_POSITIONS) {
+                        found.put(((Position) key).getLedgerId() + ":" + ((Position) key).getEntryId(), words);
+                    }
+                }
+            }
+        } catch (ReflectiveOperationException | RuntimeException unknown) {
+            // a field that this release does not have
+        }
+        return found;
     }
 
     /** The present time, not before that of any event so far. */

@@ -23,7 +23,6 @@ import org.apache.pulsar.common.api.proto.CommandAck;
 import org.apache.pulsar.common.api.proto.CommandAck.AckType;
 import org.apache.pulsar.common.api.proto.CommandRedeliverUnacknowledgedMessages;
 import org.apache.pulsar.common.api.proto.CommandSeek;
-import org.apache.pulsar.common.api.proto.MessageIdData;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -221,26 +220,10 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
                 || cumulative && (Subscription.isIndividualAckMode(consumer.subType()) || ack.getMessageIdsCount() != 1)) {
             return;
         }
-        int count = ack.getMessageIdsCount();
-        long[] ledgers = new long[count];
-        long[] entries = new long[count];
-        long[][] sets = null;
-        for (int i = 0; i < count; i++) {
-            MessageIdData id = ack.getMessageIdAt(i);
-            ledgers[i] = id.getLedgerId();
-            entries[i] = id.getEntryId();
-            if (id.getAckSetsCount() > 0) {
-                sets = sets == null ? new long[count][] : sets;
-                sets[i] = new long[id.getAckSetsCount()];
-                for (int word = 0; word < sets[i].length; word++) {
-                    sets[i][word] = id.getAckSetAt(word);
-                }
-            }
-        }
-        long[][] ackSets = sets;
+        AckedPositions acked = AckedPositions.of(ack);
         Subscription subscription = consumer.getSubscription();
         boolean known = !ack.hasTxnidMostBits() && subscriptions.with(subscription, consumer, (log, number) ->
-                recorder.queue().offer(log, new Event.Ack(number, cumulative, ledgers, entries, ackSets)));
+                recorder.queue().offer(log, event(number, cumulative, acked)));
         if (ack.hasTxnidMostBits()) {
             publishes.transaction(subscription.getTopic());
         } else {
@@ -248,8 +231,12 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         }
         if (!known) {
             subscriptions.note(subscription, null, log ->
-                    new Event.UnwrittenAck(new Event.Ack(0, cumulative, ledgers, entries, ackSets)));
+                    new Event.UnwrittenAck(event(0, cumulative, acked)));
         }
+    }
+
+    private static Event.Ack event(int consumer, boolean cumulative, AckedPositions acked) {
+        return new Event.Ack(consumer, cumulative, acked.ledgers(), acked.entries(), acked.ackSets());
     }
 
     private void redeliver(CommandRedeliverUnacknowledgedMessages command, ServerCnx cnx) {

@@ -12,21 +12,22 @@ import java.util.Set;
  * @param markDelete  null = unknown
  * @param unsent      nothing from this position on was sent by then, because it was not stored; null = unknown
  * @param ackHoles    positions acknowledged one by one above it
+ * @param ackSets     by position the words of a batch that is acknowledged in part: 1 bits are the indexes that are not
  * @param pendingAcks positions by connection
  * @param cut         there were more holes or pending acks than are listed
  * @param hashRanges  by connection the hashes that it owns, pairs of first and last; empty = not read
  */
-public record State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
-             long timeUs, Map<Integer, List<int[]>> hashRanges) {
+public record State(String markDelete, String unsent, List<String> ackHoles, Map<String, long[]> ackSets,
+             Map<Integer, List<String>> pendingAcks, boolean cut, long timeUs, Map<Integer, List<int[]>> hashRanges) {
 
     State(String markDelete, String unsent, List<String> ackHoles, Map<Integer, List<String>> pendingAcks, boolean cut,
           long timeUs) {
-        this(markDelete, unsent, ackHoles, pendingAcks, cut, timeUs, Map.of());
+        this(markDelete, unsent, ackHoles, Map.of(), pendingAcks, cut, timeUs, Map.of());
     }
 
     /** The same with the hashes that each connection owns. */
     State with(Map<Integer, List<int[]>> ranges) {
-        return new State(markDelete, unsent, ackHoles, pendingAcks, cut, timeUs, ranges);
+        return new State(markDelete, unsent, ackHoles, ackSets, pendingAcks, cut, timeUs, ranges);
     }
 
     /**
@@ -46,6 +47,14 @@ public record State(String markDelete, String unsent, List<String> ackHoles, Map
             json.writeStringField("read_position", unsent);
         }
         texts(json, "ack_holes", ackHoles);
+        if (!ackSets.isEmpty()) {
+            json.writeObjectFieldStart("partly_acked");
+            for (Map.Entry<String, long[]> set : ackSets.entrySet()) {
+                json.writeFieldName(set.getKey());
+                json.writeArray(set.getValue(), 0, set.getValue().length);
+            }
+            json.writeEndObject();
+        }
         json.writeObjectFieldStart("pending_acks");
         for (Map.Entry<Integer, List<String>> pending : pendingAcks.entrySet()) {
             if (connections.contains(pending.getKey())) {

@@ -12,6 +12,7 @@ import java.io.StringWriter;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import org.junit.jupiter.api.Test;
 
 class StateTest {
@@ -33,8 +34,20 @@ class StateTest {
         assertNull(new State(null, null, List.of(), Map.of(), false, 1).rangesOf(1, java.util.Set.of(1)));
     }
 
+    @Test
+    void batchesAcknowledgedInPartHaveTheirSets() throws Exception {
+        Map<String, long[]> sets = new TreeMap<>(Map.of("5:2", new long[] {6}, "5:7", new long[] {-1, 1}));
+        State state = new State("5:0", null, List.of(), sets, Map.of(), false, 1, Map.of());
+
+        assertEquals("{\"5:2\":[6],\"5:7\":[-1,1]}", checkpoint(state.with(RANGES), 1, 2).get("partly_acked").toString());
+        assertFalse(checkpoint(1, 2).has("partly_acked"));
+    }
+
     private static JsonNode checkpoint(int... connected) throws Exception {
-        State state = new State("5:0", null, List.of(), Map.of(), false, 1).with(RANGES);
+        return checkpoint(new State("5:0", null, List.of(), Map.of(), false, 1).with(RANGES), connected);
+    }
+
+    private static JsonNode checkpoint(State state, int... connected) throws Exception {
         List<Event.ConsumerAdded> added = new ArrayList<>();
         for (int number : connected) {
             added.add(new Event.ConsumerAdded(number, "c" + number, number, "/127.0.0.1:1", 0, null));

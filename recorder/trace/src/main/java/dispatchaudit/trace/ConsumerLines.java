@@ -1,5 +1,6 @@
 package dispatchaudit.trace;
 
+import dispatchaudit.recorder.AckedPositions;
 import io.netty.util.concurrent.Future;
 import java.util.List;
 import org.apache.bookkeeper.mledger.Entry;
@@ -7,7 +8,6 @@ import org.apache.pulsar.broker.service.Consumer;
 import org.apache.pulsar.broker.service.EntryBatchSizes;
 import org.apache.pulsar.common.api.proto.CommandAck;
 import org.apache.pulsar.common.api.proto.CommandAck.AckType;
-import org.apache.pulsar.common.api.proto.MessageIdData;
 
 /** Lines about a connection: what it is sent, and the commands of its client. */
 public final class ConsumerLines {
@@ -52,30 +52,10 @@ public final class ConsumerLines {
 
     public static void ack(Consumer consumer, CommandAck ack) {
         Tracing.line("ack", consumer, (trace, number) -> {
-            int count = ack.getMessageIdsCount();
-            long[] ledgers = new long[count];
-            long[] entries = new long[count];
-            long[][] sets = null;
-            for (int i = 0; i < count; i++) {
-                MessageIdData id = ack.getMessageIdAt(i);
-                ledgers[i] = id.getLedgerId();
-                entries[i] = id.getEntryId();
-                if (id.getAckSetsCount() > 0) {
-                    sets = sets == null ? new long[count][] : sets;
-                    sets[i] = words(id);
-                }
-            }
+            AckedPositions acked = AckedPositions.of(ack);
             return TraceLine.of("ack", number).set("ack_type", ack.getAckType() == AckType.Cumulative ? "Cumulative" : "Individual")
-                    .positions(new Places(ledgers, entries)).set("ack_sets", sets);
+                    .positions(new Places(acked.ledgers(), acked.entries())).set("ack_sets", acked.ackSets());
         });
-    }
-
-    private static long[] words(MessageIdData id) {
-        long[] words = new long[id.getAckSetsCount()];
-        for (int word = 0; word < words.length; word++) {
-            words[word] = id.getAckSetAt(word);
-        }
-        return words;
     }
 
     public static void activeNotified(Consumer consumer, Consumer active) {

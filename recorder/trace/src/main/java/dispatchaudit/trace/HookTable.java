@@ -51,7 +51,8 @@ final class HookTable {
         return join(selectors, List.of(
                 new Hook(SINGLE, List.of("internalAddConsumer(Consumer)", "addConsumer(Consumer)"), MembershipAdvice.Add.class,
                         List.of(), List.of("consumer_added")),
-                hook(SINGLE, "removeConsumer(Consumer)", MembershipAdvice.Remove.class, "consumer_removing", "consumer_removed")));
+                hook(SINGLE, "removeConsumer(Consumer)", MembershipAdvice.Remove.class, "consumer_removing", "consumer_removed"),
+                hook(SINGLE, "disconnectAllConsumers(boolean,Optional)", MembershipAdvice.DisconnectAll.class, "all_disconnecting")));
     }
 
     /** The dispatchers of several consumers: {@code keyShared} extends {@code shared}. */

@@ -54,6 +54,14 @@ public final class MembershipAdvice {
         }
     }
 
+    /** Of a dispatcher of one active consumer, which chooses none any more from then on. */
+    public static final class DisconnectAll {
+        @Advice.OnMethodEnter(suppress = Throwable.class)
+        public static void enter(@Advice.FieldValue("cursor") ManagedCursor cursor) {
+            MembershipLines.allDisconnecting(cursor);
+        }
+    }
+
     public static final class SelectorAdd {
         @Advice.OnMethodExit(suppress = Throwable.class, onThrowable = Throwable.class)
         public static void exit(@Advice.This Object selector, @Advice.Argument(0) Consumer consumer, @Advice.Return Object result) {

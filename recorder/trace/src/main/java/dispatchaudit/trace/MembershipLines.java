@@ -36,6 +36,10 @@ public final class MembershipLines {
                 trace.withCursor(TraceLine.of(new Event.ConsumerRemoved(number))));
     }
 
+    public static void allDisconnecting(ManagedCursor cursor) {
+        Tracing.line("all_disconnecting", cursor, trace -> TraceLine.of("all_disconnecting"));
+    }
+
     /** {@code result}: a future in 4.x, which fails if the selector refuses the consumer; null if it threw. */
     public static void selectorAdds(Object selector, Consumer consumer, Object result) {
         if (result instanceof CompletableFuture<?> future) {

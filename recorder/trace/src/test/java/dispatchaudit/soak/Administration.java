@@ -1,6 +1,8 @@
 package dispatchaudit.soak;
 
+import java.util.concurrent.CompletableFuture;
 import org.apache.pulsar.broker.PulsarService;
+import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.impl.MessageIdImpl;
@@ -48,6 +50,24 @@ final class Administration {
 
     void subscribe(String topic, String subscription) throws Exception {
         admin.topics().createSubscription(topic, subscription, MessageId.earliest);
+    }
+
+    /** Delete a subscription although consumers are connected: they are disconnected first. */
+    CompletableFuture<Void> delete(String topic, String subscription) {
+        return admin.topics().deleteSubscriptionAsync(topic, subscription, true);
+    }
+
+    /** Unload a topic: the broker closes it, and loads it again when a client asks for it. */
+    void unload(String topic) throws Exception {
+        admin.topics().unload(topic);
+    }
+
+    /** Compact a topic, and wait until that is done. */
+    void compact(String topic) throws Exception {
+        admin.topics().triggerCompaction(topic);
+        while (admin.topics().compactionStatus(topic).status == LongRunningProcessStatus.Status.RUNNING) {
+            Thread.sleep(10);
+        }
     }
 
     CursorStats cursor(String topic, String subscription) throws Exception {

@@ -9,6 +9,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.Consumer;
@@ -30,10 +31,12 @@ final class Play implements AutoCloseable {
     private static final String SUBSCRIPTION = "audit";
     private static final int QUIET_AT_MOST_MS = 1000;
     private static final int RACING_MS = 100;
+    private static final int STATE_TRIES = 10;
     private static final int DRAIN_ROUNDS = 120;
     /** Rounds of the drain without a message, in which a limit or a delay may still hold something back. */
     private static final int IDLE_ROUNDS = 4;
     private static final int POLICY_MS = 700;
+    private static final int RECONNECT_MS = 10_000;
     /** A delayed message is sent so long after its time at the latest, delayedDeliveryTickTimeMillis of the broker included. */
     private static final int DELAY_TICK_MS = 1500;
 
@@ -64,7 +67,8 @@ final class Play implements AutoCloseable {
         ProducerBuilder<String> builder = client.newProducer(Schema.STRING).topic(topic).blockIfQueueFull(true)
                 .enableBatching(script.batching());
         if (script.batching()) {
-            builder.batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxMessages(5)
+            builder.batcherBuilder(script.mixedKeys() ? BatcherBuilder.DEFAULT : BatcherBuilder.KEY_BASED)
+                    .batchingMaxMessages(script.batchMessages() == 0 ? 5 : script.batchMessages())
                     .batchingMaxPublishDelay(5, TimeUnit.MILLISECONDS);
         }
         this.producer = builder.create();
@@ -93,7 +97,8 @@ final class Play implements AutoCloseable {
             case "publish" -> publish(step);
             case "receive" -> consumer.receive(step.count());
             case "ack" -> consumer.acknowledge(step.count(), step.random());
-            case "ack_cumulative" -> consumer.acknowledgeCumulatively();
+            case "ack_cumulative" -> consumer.acknowledgeCumulatively(step.count());
+            case "ack_parts" -> consumer.acknowledgeParts(step.count(), step.random());
             case "nack" -> consumer.refuse(step.count(), step.random());
             case "redeliver_all" -> consumer.redeliver();
             case "pause" -> Thread.sleep(step.count());
@@ -101,6 +106,9 @@ final class Play implements AutoCloseable {
             case "skip", "clear_backlog", "expire", "reset", "seek" -> moveCursor(step, consumer);
             case "dispatch_rate" -> limit("dispatch_rate", () -> administration.dispatchRate(step.count()));
             case "unacked_limit" -> limit("unacked_namespace", () -> administration.unackedLimit(step.count()));
+            case "compact" -> administration.compact(topic);
+            case "unload" -> unload();
+            case "delete_subscription" -> deleteSubscription(consumer, step.consumer());
             default -> throw new IllegalArgumentException("no such step: " + step.what());
         }
     }
@@ -113,7 +121,7 @@ final class Play implements AutoCloseable {
         PulsarClient own = PulsarClient.builder().serviceUrl(url).ioThreads(1).listenerThreads(1).build();
         ConsumerBuilder<String> builder = own.newConsumer(Schema.STRING).topic(topic).subscriptionName(SUBSCRIPTION)
                 .subscriptionType(type).consumerName(step.consumer()).receiverQueueSize(step.queue()).priorityLevel(step.priority())
-                .enableBatchIndexAcknowledgment(true)
+                .enableBatchIndexAcknowledgment(true).readCompacted(step.readCompacted())
                 .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).negativeAckRedeliveryDelay(40, TimeUnit.MILLISECONDS);
         if (type == SubscriptionType.Key_Shared) {
             KeySharedPolicy policy = step.ranges() == null ? KeySharedPolicy.autoSplitHashRange() : KeySharedPolicy.stickyHashRange()
@@ -167,6 +175,43 @@ final class Play implements AutoCloseable {
         }
     }
 
+    /** Unload the topic, and wait until the clients are connected again. */
+    private void unload() throws Exception {
+        note("step", Map.of("note", "unload"));
+        witness.note("reload", null);
+        administration.unload(topic);
+        reconnected();
+    }
+
+    /** Delete the subscription while one consumer leaves; those that stay make it anew, at the end of the topic. */
+    private void deleteSubscription(SoakConsumer leaving, String name) throws Exception {
+        note("step", Map.of("note", "delete_subscription"));
+        witness.note("reload", null);
+        CompletableFuture<Void> deleted = administration.delete(topic, SUBSCRIPTION);
+        consumers.remove(name).leave();
+        try {
+            deleted.get(30, TimeUnit.SECONDS);
+        } catch (ExecutionException refused) {
+            note("step", Map.of("note", "delete_subscription refused: " + refused.getCause().getClass().getSimpleName()));
+        }
+        if (consumers.isEmpty()) {
+            administration.subscribe(topic, SUBSCRIPTION);
+        }
+        reconnected();
+        for (SoakConsumer each : consumers.values()) {
+            each.refused();
+        }
+    }
+
+    private void reconnected() throws InterruptedException {
+        long end = System.currentTimeMillis() + RECONNECT_MS;
+        while (System.currentTimeMillis() < end
+                && !consumers.values().stream().allMatch(each -> each.consumer.isConnected())) {
+            Thread.sleep(10);
+        }
+        quiet(250);
+    }
+
     /** Set or lift a policy, and wait until the topic has it. */
     private void limit(String what, Policy policy) throws Exception {
         note("step", Map.of("note", what));
@@ -206,12 +251,23 @@ final class Play implements AutoCloseable {
         state("drain");
     }
 
-    /** Write where the cursor is when all is quiet, as the broker's statistics show it. */
+    /**
+     * Write where the cursor is when all is quiet, as the broker's statistics show it. What was asked while lines were added is of
+     * an earlier moment than the line would be: it is asked again, and no line is written if something always happens.
+     */
     private void state(String after) throws Exception {
-        CursorStats cursor = administration.cursor(topic, SUBSCRIPTION);
-        if (cursor != null) {
-            note("cursor_state", Map.of("after", after, "mark_delete", cursor.markDeletePosition, "read_position", cursor.readPosition,
-                    "individually_deleted", cursor.individuallyDeletedMessages));
+        for (int i = 0; i < STATE_TRIES; i++) {
+            long before = session.activity();
+            CursorStats cursor = administration.cursor(topic, SUBSCRIPTION);
+            if (cursor == null) {
+                return;
+            }
+            if (session.activity() == before) {
+                note("cursor_state", Map.of("after", after, "mark_delete", cursor.markDeletePosition, "read_position",
+                        cursor.readPosition, "individually_deleted", cursor.individuallyDeletedMessages));
+                return;
+            }
+            quiet(RACING_MS);
         }
     }
 

@@ -12,10 +12,13 @@ import java.util.Map;
  * @param config     settings of the broker for this script, under their broker.conf names
  * @param partitions of the topic; 0 = it is not partitioned
  * @param partition  the one that is used
- * @param batching   messages are published in batches of one key each
+ * @param batching   messages are published in batches
+ * @param batchMessages most messages of a batch; 0 = 5
+ * @param mixedKeys  a batch holds messages of several keys, not of one
  * @param quietMs    after each step the driver waits until nothing has happened for so long; 0 = it goes on at once
  */
 record Script(String name, String type, Map<String, Object> config, int partitions, int partition, boolean batching,
+              @JsonProperty("batch_messages") int batchMessages, @JsonProperty("mixed_keys") boolean mixedKeys,
               @JsonProperty("quiet_ms") int quietMs, List<Step> steps) {
 
     /**
@@ -30,8 +33,10 @@ record Script(String name, String type, Map<String, Object> config, int partitio
      * @param queue    receiver queue size, 1 or more
      * @param ranges   hash ranges of a sticky consumer; null = AUTO_SPLIT
      * @param delayMs  messages are delivered so much later
+     * @param readCompacted the consumer reads the compacted topic
      */
     record Step(String what, String consumer, int count, List<String> keys, long random, int queue, int priority,
-                int[][] ranges, @JsonProperty("out_of_order") boolean outOfOrder, @JsonProperty("delay_ms") long delayMs) {
+                int[][] ranges, @JsonProperty("out_of_order") boolean outOfOrder, @JsonProperty("delay_ms") long delayMs,
+                @JsonProperty("read_compacted") boolean readCompacted) {
     }
 }

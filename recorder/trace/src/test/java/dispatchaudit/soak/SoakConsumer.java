@@ -7,6 +7,7 @@ import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.PulsarClient;
 
 /** A consumer with a connection of its own, and the messages that it has received and not answered. */
@@ -48,15 +49,49 @@ final class SoakConsumer {
         }
     }
 
-    /** Acknowledge all that is held, with one command. */
-    void acknowledgeCumulatively() throws Exception {
-        if (!held.isEmpty()) {
-            for (Message<String> message : held) {
+    /** Acknowledge all that is held with one command, but for the last {@code except} messages. */
+    void acknowledgeCumulatively(int except) throws Exception {
+        List<Message<String>> acknowledged = held.subList(0, Math.max(0, held.size() - except));
+        if (!acknowledged.isEmpty()) {
+            for (Message<String> message : acknowledged) {
                 witness.message("acked", name, message);
             }
-            consumer.acknowledgeCumulative(held.get(held.size() - 1));
-            held.clear();
+            consumer.acknowledgeCumulative(acknowledged.get(acknowledged.size() - 1));
+            acknowledged.clear();
         }
+    }
+
+    /**
+     * Acknowledge, with one command, every second of the held messages of some entries, so that batches are acknowledged in part.
+     *
+     * @param entries number of entries, from a random one on
+     */
+    void acknowledgeParts(int entries, long random) throws Exception {
+        if (held.isEmpty()) {
+            return;
+        }
+        List<Message<String>> messages = new ArrayList<>();
+        List<String> taken = new ArrayList<>();
+        int inEntry = 0;
+        for (Message<String> message : held.subList(new Random(random).nextInt(held.size()), held.size())) {
+            MessageIdAdv id = (MessageIdAdv) message.getMessageId();
+            String entry = id.getLedgerId() + ":" + id.getEntryId();
+            if (!taken.contains(entry)) {
+                if (taken.size() == entries) {
+                    break;
+                }
+                taken.add(entry);
+                inEntry = 0;
+            }
+            if (inEntry++ % 2 == 0) {
+                messages.add(message);
+            }
+        }
+        for (Message<String> message : messages) {
+            witness.message("acked", name, message);
+        }
+        held.removeAll(messages);
+        consumer.acknowledge(messages.stream().map(Message::getMessageId).toList());
     }
 
     void refuse(int count, long random) throws Exception {
