@@ -253,6 +253,8 @@ class KeySharedVerifier(ShownStateDriver):
         recorded = Recorded()
         own = [(self._at, self._line)] if including else []
         for at, line in [*own, *self._within(window.end)]:
+            if line.kind in ("read_issued", "replay_read_issued") and recorded.read_seq:
+                continue  # an attempt issues one read: this line belongs to no attempt
             if line.kind == "read_issued":
                 recorded.read = Read("Normal", max_entries=line.recorded["max_entries"])
                 recorded.read_seq = line.seq
@@ -385,6 +387,15 @@ class KeySharedVerifier(ShownStateDriver):
         self._open_totals(window, outcome.answer)
         if not self._attempts_logged and outcome.answer.look_ahead:
             self._expect_look_ahead()
+
+    def _on_sent(self, line: Line) -> None:
+        """Report a delivery outside a round: the lines of a round are compared with it."""
+        got = self._positions(line.recorded["positions"])
+        self._differ("dispatch", "nothing outside a round", f"consumer {who(line)} gets {got}", decisions=0)
+
+    def _on_round_end(self, _line: Line) -> None:
+        """Report the end of no round."""
+        self._differ("round", "no round to end", "a round ends", decisions=0)
 
     def _compare_result(self, line: Line, kind: str, entries: list[int], unknown: int) -> None:
         """Compare the read result that a round dispatches: its type and its entries."""

@@ -66,6 +66,8 @@ class PositionsDriver(CursorDriver):
         self._on_their_way = AcksOnTheirWay()
         # After a reset: seq of its line, read position and mark-delete before it.
         self._before_reset: tuple[int, int, int] | None = None
+        # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
+        self._moved_to: tuple[int, int] = (0, -1)
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 
@@ -104,6 +106,7 @@ class PositionsDriver(CursorDriver):
         super()._change_cursor_ordinals(drop)
         self._effects_open.drop(drop)
         self._on_their_way.drop(drop)
+        self._moved_to = self._moved_to[0], self._moved_to[1] - drop
         if self._before_reset is not None:
             seq, read_position, mark_delete = self._before_reset
             self._before_reset = seq, read_position - drop, mark_delete - drop
@@ -163,8 +166,10 @@ class PositionsDriver(CursorDriver):
 
     def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
         """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
-        missing = self._effects_open.first_entries_missing(self._sampled_since(line))
-        all_applied = self._all_applied()[1]
+        since, all_applied = self._sampled_since(line), self._all_applied()[1]
+        if line.kind == "mark_delete" and not self._may_have_moved_to(recorded, since):
+            return None
+        missing = self._effects_open.first_entries_missing(since)
         if recorded < all_applied and recorded + 1 in missing:
             return missing[recorded + 1]
         if recorded == all_applied:
@@ -173,6 +178,16 @@ class PositionsDriver(CursorDriver):
             return self._move_racing()
         before = self._before_reset
         return before[0] if before is not None and recorded == before[2] else None
+
+    def _may_have_moved_to(self, recorded: int, since: int) -> bool:
+        """Check whether a line ``mark_delete`` may show a position: mark-delete has moved since the last such line.
+
+        Of two acknowledgements that overlap the first line may show both moves, and the second one no other position.
+        """
+        seq, mark_delete = self._moved_to
+        return recorded > mark_delete or (
+            recorded == mark_delete and self._effects_open.any_before(seq, since)
+        )
 
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
@@ -207,6 +222,7 @@ class PositionsDriver(CursorDriver):
     def _note_reset(self) -> None:
         """Take a reset of the cursor: it takes effect some time after the line of its operation."""
         self._before_reset = (self._line.seq, *self._positions_now())
+        self._moved_to = (self._line.seq, -1)
         self._on_their_way.forget()
 
     def _end_of_read(self, until_us: int | None = None) -> Line | None:
@@ -249,7 +265,15 @@ class PositionsDriver(CursorDriver):
     def _compare_moved(self, line: Line) -> None:
         """Compare the position of a line ``mark_delete``."""
         self._on_their_way.moved(self._applied(), line.t_us, self._mark_delete_ahead)
-        self._compare_positions(line)
+        position = line.recorded["mark_delete"]
+        if position is None:
+            return
+        _, expected = self._plain_positions(line.seq)
+        at = self._entries.last_up_to(*position)
+        racing = None if at == expected else self._mark_delete_racing(line, at)
+        self._settle_position("mark_delete", expected, at, racing)
+        self._moved_to = line.seq, expected if racing is None else at
+        self._effects_open.passed(self._moved_to[1], line.seq)
 
     def _applied(self) -> Applied:
         """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""

@@ -398,7 +398,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             changed = first + np.flatnonzero(self.core.state.deleted[first : entry + 1] != known)
             for acknowledged in changed[:_FIRST_ENTRIES].tolist():
                 self._on_their_way.arrived(Arrival(who(line), line.seq, acknowledged, line.t_us))
-                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=acknowledged)
+            if len(changed):  # a cumulative one moves mark-delete over all of them at once
+                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=int(changed[0]))
             self._acks.arrived(who(line), entry)
             if self._cursor_ops_logged and cumulative:
                 self._move_by_ack(line, entry)
