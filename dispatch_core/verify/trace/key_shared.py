@@ -253,6 +253,8 @@ class KeySharedVerifier(ShownStateDriver):
         recorded = Recorded()
         own = [(self._at, self._line)] if including else []
         for at, line in [*own, *self._within(window.end)]:
+            if line.kind in ("read_issued", "replay_read_issued") and recorded.read_seq:
+                continue  # an attempt issues one read: this line belongs to no attempt
             if line.kind == "read_issued":
                 recorded.read = Read("Normal", max_entries=line.recorded["max_entries"])
                 recorded.read_seq = line.seq
@@ -335,9 +337,10 @@ class KeySharedVerifier(ShownStateDriver):
             self._differ("read", "no such read under way", f"a {kind.lower()} read completes", decisions=0)
         if line.recorded["hashes"] is not None:
             self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
-        if self.core.read_done(kind, entries):
+        taken = self.core.read_done(kind, entries)
+        if taken:
             self._results.append((kind, entries, len(positions) - len(entries)))
-        self._compare_positions(line)
+        self._compare_read_done(line, rewound=not taken)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -385,6 +388,15 @@ class KeySharedVerifier(ShownStateDriver):
         self._open_totals(window, outcome.answer)
         if not self._attempts_logged and outcome.answer.look_ahead:
             self._expect_look_ahead()
+
+    def _on_sent(self, line: Line) -> None:
+        """Report a delivery outside a round: the lines of a round are compared with it."""
+        got = self._positions(line.recorded["positions"])
+        self._differ("dispatch", "nothing outside a round", f"consumer {who(line)} gets {got}", decisions=0)
+
+    def _on_round_end(self, _line: Line) -> None:
+        """Report the end of no round."""
+        self._differ("round", "no round to end", "a round ends", decisions=0)
 
     def _compare_result(self, line: Line, kind: str, entries: list[int], unknown: int) -> None:
         """Compare the read result that a round dispatches: its type and its entries."""

@@ -33,6 +33,7 @@ class _Effect:
     unacked: int  # messages by which the counter falls
     entry: int  # which it acknowledges; -1 = none
     closed_at: int | None = None  # seq of the line that shows it to be over
+    at_cursor: int | None = None  # seq of the line that shows that mark-delete has passed its entry
 
 
 class OpenEffects:
@@ -64,6 +65,12 @@ class OpenEffects:
                 break
             effect.closed_at = seq
 
+    def passed(self, entry: int, seq: int) -> None:
+        """Take a line that shows that mark-delete has reached ``entry``: acknowledgements up to it are at the cursor."""
+        for effect in (effect for effects in self._of.values() for effect in effects):
+            if 0 <= effect.entry <= entry and effect.at_cursor is None:
+                effect.at_cursor = seq
+
     def forget(self, consumer: int) -> None:
         """Forget a connection that is gone."""
         self._of.pop(consumer, None)
@@ -86,11 +93,17 @@ class OpenEffects:
         found: dict[int, int] = {}
         for effects in self._of.values():
             lowest = None
-            for effect in self._open(effects, since):
-                if effect.entry >= 0 and (lowest is None or effect.entry < lowest):
+            for effect in self._on_their_way(effects, since):
+                if lowest is None or effect.entry < lowest:
                     lowest = effect.entry
                     found.setdefault(lowest, effect.seq)
         return found
+
+    def any_before(self, seq: int, since: int) -> bool:
+        """Check for an acknowledgement from before line ``seq`` that a position sampled after line ``since`` may lack."""
+        return any(
+            effect.seq < seq for effects in self._of.values() for effect in self._on_their_way(effects, since)
+        )
 
     def _missing(self, since: int, amount: Callable[[_Effect], int]) -> dict[int, int]:
         """Return the sums of the last open effects of each connection: each lacks its effects in their order."""
@@ -108,6 +121,12 @@ class OpenEffects:
                 }
         del sums[0]
         return sums
+
+    def _on_their_way(self, effects: list[_Effect], since: int) -> Iterator[_Effect]:
+        """Yield the open acknowledgements of a connection that may not have reached the cursor, the last one first."""
+        for effect in self._open(effects, since):
+            if effect.entry >= 0 and (effect.at_cursor is None or effect.at_cursor > since):
+                yield effect
 
     def _open(self, effects: list[_Effect], since: int) -> Iterator[_Effect]:
         """Yield the effects of a connection that are open, the last one first."""

@@ -59,6 +59,7 @@ class PendingAcksDriver(RacingDriver):
         # Consumer → its redelivery requests to come, with the index of the line.
         self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
+        self._removals_logged = facts.removals_logged
         #: (consumer, hash) that draining held back at the last line.
         self.refused_now: list[tuple[int, int]] = []
 
@@ -144,7 +145,35 @@ class PendingAcksDriver(RacingDriver):
             if not command.applied:
                 self.core.acknowledge(entry)
 
+    def _take_overdue_acks(self, consumer: int) -> None:
+        """Report acks that have had no effect by the next command of their connection, and apply them.
+
+        One thread takes the commands of a connection in order: an ack has let go of its pending acks before the next one.
+        """
+        if not self._removals_logged:
+            return
+        # A trim of what the cursor has passed writes no lines of removals.
+        trims = self.core.trims_in_attempts() or self.core.trims_after_a_move()
+        trimmed = self._passed_up_to() if trims else -1
+        for ack in list(self._acks.values()):
+            if ack.connection != consumer or ack.applied or ack.entry <= trimmed:
+                continue
+            del self._acks[ack.entry]
+            self._forget(ack)
+            acked = self.core.ack(ack.entry)
+            if acked is None:
+                self.core.acknowledge(ack.entry)
+            else:
+                expected = f"pending ack removed: {self._positions([ack.entry])}"
+                self._differ("draining", expected, "nothing", decisions=0)
+
+    def _on_flow(self, line: Line) -> None:
+        """See ``RacingDriver``."""
+        self._take_overdue_acks(who(line))
+        super()._on_flow(line)
+
     def _on_ack(self, line: Line) -> None:
+        self._take_overdue_acks(who(line))
         self._settle_moves_at(line)
         connection = self.connection(who(line))
         self._settle(connection)

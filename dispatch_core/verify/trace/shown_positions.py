@@ -70,8 +70,11 @@ class PositionsDriver(CursorDriver):
         self._on_their_way = AcksOnTheirWay()
         # After a reset: seq of its line, read position and mark-delete before it.
         self._before_reset: tuple[int, int, int] | None = None
+        # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
+        self._moved_to: tuple[int, int] = (0, -1)
         self._earlier = EarlierPositions()
-        self._operation_at = 0  # seq of the last operation on the cursor
+        self._operation_at = 0  # seq of the last operation on the cursor, but for moves
+        self._move_at = 0  # seq of the last move of the cursor
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -120,6 +123,7 @@ class PositionsDriver(CursorDriver):
         self._effects_open.drop(drop)
         self._on_their_way.drop(drop)
         self._earlier.drop(drop)
+        self._moved_to = self._moved_to[0], self._moved_to[1] - drop
         if self._before_reset is not None:
             seq, read_position, mark_delete = self._before_reset
             self._before_reset = seq, read_position - drop, mark_delete - drop
@@ -159,6 +163,14 @@ class PositionsDriver(CursorDriver):
         self._settle_position("read_position", expected_read, at_read, racing)
         return in_flight is not None and at_read == reached[-1]
 
+    def _compare_read_done(self, line: Line, *, rewound: bool) -> None:
+        """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already."""
+        shown, reached = line.recorded["read_position"], behind(line)
+        if rewound and shown is not None and reached:
+            self._settle_position("read_position", reached[-1], self._read_from(shown), None)
+        else:
+            self._compare_positions(line)
+
     def _read_from(self, position: tuple[int, int]) -> int:
         """Return the first entry behind a read position. A cursor that nothing was read from begins at ``L:-1``."""
         ledger_id, entry_id = position
@@ -179,8 +191,10 @@ class PositionsDriver(CursorDriver):
 
     def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
         """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
-        missing = self._effects_open.first_entries_missing(self._sampled_since(line))
-        all_applied = self._all_applied()[1]
+        since, all_applied = self._sampled_since(line), self._all_applied()[1]
+        if line.kind == "mark_delete" and not self._may_have_moved_to(recorded, since):
+            return None
+        missing = self._effects_open.first_entries_missing(since)
         if recorded < all_applied and recorded + 1 in missing:
             return missing[recorded + 1]
         if recorded == all_applied:
@@ -192,6 +206,17 @@ class PositionsDriver(CursorDriver):
             return before[0]
         begun = self._begun(line)
         return None if begun is None else self._earlier.mark_delete(recorded, begun)
+
+    def _may_have_moved_to(self, recorded: int, since: int) -> bool:
+        """Check whether a line ``mark_delete`` may show a position: mark-delete has moved since the last such line.
+
+        Of two acknowledgements that overlap the first line may show both moves, and the second one no other position. A move
+        of the cursor to where it stands has a line, too.
+        """
+        seq, mark_delete = self._moved_to
+        if recorded == mark_delete:
+            return self._move_at > seq or self._effects_open.any_before(seq, since)
+        return recorded > mark_delete
 
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
@@ -239,6 +264,7 @@ class PositionsDriver(CursorDriver):
     def _note_reset(self) -> None:
         """Take a reset of the cursor: it takes effect some time after the line of its operation."""
         self._before_reset = (self._line.seq, *self._positions_now())
+        self._moved_to = (self._line.seq, -1)
         self._on_their_way.forget()
 
     def _end_of_read(self, until_us: int | None = None) -> Line | None:
@@ -270,7 +296,9 @@ class PositionsDriver(CursorDriver):
         return read_position, min([mark_delete, *(entry - 1 for entry in self._held_back(seq))])
 
     def _on_cursor_op(self, line: Line) -> None:
-        if line.inputs["op"] != "mark_delete":
+        if line.inputs["op"] == "mark_delete":
+            self._move_at = line.seq
+        else:
             self._operation_at = line.seq
         if self._deleted_at is None:
             self._compare_positions(line)
@@ -287,7 +315,15 @@ class PositionsDriver(CursorDriver):
     def _compare_moved(self, line: Line) -> None:
         """Compare the position of a line ``mark_delete``."""
         self._on_their_way.moved(self._applied(), line.t_us, self._mark_delete_ahead)
-        self._compare_positions(line)
+        position = line.recorded["mark_delete"]
+        if position is None:
+            return
+        _, expected = self._plain_positions(line.seq)
+        at = self._entries.last_up_to(*position)
+        racing = None if at == expected else self._mark_delete_racing(line, at)
+        self._settle_position("mark_delete", expected, at, racing)
+        self._moved_to = line.seq, expected if racing is None else at
+        self._effects_open.passed(self._moved_to[1], line.seq)
 
     def _applied(self) -> Applied:
         """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""

@@ -53,7 +53,7 @@ class _Written(Enum):
 _WRITTEN: Final = {
     **dict.fromkeys(NEXT_SECTION - {"redeliver", "end"}, _Written.UNDER_THE_LOCK),
     **dict.fromkeys(("read_attempt_end", "round_end", "sent", "send_returned"), _Written.UNDER_THE_LOCK),
-    "recently_joined_pruned": _Written.UNDER_THE_LOCK,
+    "recently_joined_pruned": _Written.UNDER_THE_LOCK,  # markDeletePositionMoveForward
     **dict.fromkeys(("read_attempt", "read_issued", "replay_read_issued"), _Written.OF_AN_ATTEMPT),
     **dict.fromkeys(("replay_already_deleted", "read_done", "usable_seen"), _Written.OF_AN_ATTEMPT),
     "draining_blocked": _Written.OF_AN_ATTEMPT,

@@ -304,12 +304,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         elif result.rewound:
             self._rewinds += 1
             self._expect_notices(result.notified, Sender.EXECUTOR)
-        shown, reached = line.recorded["read_position"], behind(line)
-        if result.rewound and shown is not None and reached:
-            # The line stands before the rewind, which the core has made already.
-            self._settle_position("read_position", reached[-1], self._read_from(shown), None)
-        else:
-            self._compare_positions(line)
+        self._compare_read_done(line, rewound=result.rewound)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -402,7 +397,11 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             changed = first + np.flatnonzero(self.core.state.deleted[first : entry + 1] != known)
             for acknowledged in changed[:_FIRST_ENTRIES].tolist():
                 self._on_their_way.arrived(Arrival(who(line), line.seq, acknowledged, line.t_us))
-                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=acknowledged)
+            if not len(changed) and self._on_their_way.seq_of(entry) is not None:
+                # A cumulative one that is on its way has it, too: this one may come first, and the next entry be the first.
+                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=entry + 1)
+            if len(changed):  # a cumulative one moves mark-delete over all of them at once
+                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=int(changed[0]))
             self._acks.arrived(who(line), entry)
             if self._cursor_ops_logged and cumulative:
                 self._move_by_ack(line, entry)

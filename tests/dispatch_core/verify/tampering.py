@@ -87,7 +87,7 @@ def first_wrong(result: Verification) -> Finding | None:
 
 
 #: Kinds that the dispatcher writes under its lock.
-_UNDER_THE_LOCK = frozenset(
+UNDER_THE_LOCK = frozenset(
     {
         "consumer_added",
         "consumer_removing",
@@ -143,22 +143,28 @@ def keys_of(folder: Path) -> Keys:
 
 
 def connected(trace: Trace, at: int) -> list[int]:
-    """Consumers that the selector has before the line ``at``."""
+    """Consumers that the selector, or a dispatcher without one, has before the line ``at``."""
+    selects = bool(places(trace, "selector_added"))
+    joins, leaves = (
+        ("selector_added", "selector_removed") if selects else ("consumer_added", "consumer_removing")
+    )
     members: list[int] = []
     for line in trace[:at]:
-        if line.get("kind") == "selector_added":
+        if line.get("kind") == joins:
             members.append(line["consumer"])
-        elif line.get("kind") == "selector_removed":
+        elif line.get("kind") == leaves and line["consumer"] in members:
             members.remove(line["consumer"])
     return members
 
 
-def _round(trace: Trace, at: int) -> tuple[int, int]:
+def round_of(trace: Trace, at: int) -> tuple[int, int]:
+    """Indexes of the first and the last line of the round of a line. One of Failover ends when its send has returned."""
     first = at
     while trace[first]["kind"] != "round_begin":
         first -= 1
+    finish = "round_end" if places(trace, "round_end") else "send_returned"
     last = at
-    while trace[last]["kind"] != "round_end":
+    while trace[last]["kind"] != finish and last + 1 < len(trace):
         last += 1
     return first, last
 
@@ -168,7 +174,7 @@ def _round(trace: Trace, at: int) -> tuple[int, int]:
 
 def to_another_consumer(trace: Trace, at: int, _keys: Keys) -> int | None:
     """All that a consumer got in a round went to another one that got nothing in it."""
-    first, last = _round(trace, at)
+    first, last = round_of(trace, at)
     served = {line["consumer"] for line in trace[first:last] if line["kind"] == "sent"}
     others = [consumer for consumer in connected(trace, at) if consumer not in served]
     if not others:
@@ -179,7 +185,7 @@ def to_another_consumer(trace: Trace, at: int, _keys: Keys) -> int | None:
 
 def one_to_another_consumer(trace: Trace, at: int, _keys: Keys) -> int | None:
     """The last entry that a consumer got in a round went to the next one that was served in it."""
-    _, last = _round(trace, at)
+    _, last = round_of(trace, at)
     other = next((line for line in trace[at + 1 : last] if line["kind"] == "sent"), None)
     if other is None:
         return None
@@ -214,7 +220,7 @@ def one_not_sent(trace: Trace, at: int, _keys: Keys) -> int | None:
 
 def sent_line_dropped(trace: Trace, at: int, _keys: Keys) -> int | None:
     """A delivery to one consumer in a round is missing: the end of the round shows it."""
-    _, last = _round(trace, at)
+    _, last = round_of(trace, at)
     after = next((line for line in trace[at + 1 : last + 1] if line["kind"] in ("sent", "round_end")), None)
     del trace[at]
     return None if after is None else trace[last - 1]["seq"]
@@ -306,7 +312,7 @@ def returned_release_dropped(trace: Trace, at: int, _keys: Keys) -> int | None:
     if gone["closing"] or before["kind"] not in ("selector_added", "selector_removed", "draining_add"):
         return None
     del trace[at]
-    return next((line["seq"] for line in trace[at:] if line["kind"] in _UNDER_THE_LOCK), None)
+    return next((line["seq"] for line in trace[at:] if line["kind"] in UNDER_THE_LOCK), None)
 
 
 def closing_release_dropped(trace: Trace, at: int, _keys: Keys) -> int | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.dispatch_core.verify import tampering as t
+from tests.dispatch_core.verify import tampering_kinds as k
 from tests.dispatch_core.verify.tampering import Tampering, Trace
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -46,6 +47,10 @@ TAMPERINGS: list[tuple[str, Tampering, str]] = [
     ("draining_release", t.add_to("ref_count_before"), "draining"),
     ("draining_add", t.add_to("hash"), "draining"),
     ("draining_blocked", t.add_to("hash"), "draining"),
+    ("sent", k.sent_outside_a_round, "dispatch"),
+    ("read_issued", k.line_twice, "read"),
+    ("replay_read_issued", k.line_twice, "read"),
+    ("pending_ack_removed", k.ack_without_effect, "draining"),
 ]
 
 
@@ -59,6 +64,7 @@ def _cases() -> Iterator[object]:
                 changed = copy.deepcopy(trace)
                 shows = tamper(changed, at, keys)
                 if shows is not None:
+                    shows = k.numbered(changed, shows)
                     name = f"{rule}-{tamper.__name__}-{trace[at]['seq']}"
                     yield pytest.param(folder, changed, shows, decision_class, id=name)
                     break
