@@ -245,7 +245,7 @@ def subscription_stats(
         stats["msgInReplay"] = int(scalars[st_.N_REPLAY])
     stats["allowOutOfOrderDelivery"] = core.profile.allow_out_of_order
     stats["keySharedMode"] = core.profile.key_shared_mode
-    stats["consumersAfterMarkDeletePosition"] = _recently_joined(core, entries, clients)
+    stats["consumersAfterMarkDeletePosition"] = _recently_joined(core, entries, clients, when_joining)
     if "draining_hashes" in changes:
         stats |= {name: sum(consumer[name] for consumer in consumers) for name in _SUMMED}
     stats |= _sent(core, entries)
@@ -407,18 +407,18 @@ def _address(clients: Mapping[int, Client], number: int) -> dict[str, str]:
 
 
 def _recently_joined(
-    core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client]
+    core: KeySharedDispatcher, entries: Positions, clients: Mapping[int, Client], when_joining: WhenJoining
 ) -> dict[str, str]:
     """Name the recently joined consumers that are held back, each with its position; of equal names the last is left."""
-    if _is_classic(core.profile):
-        return {
-            core.name_of(number): next_position(entries, read)
-            for number, read in core.recently_joined().items()
-        }
-    return {
-        _long_name(core.name_of(number), clients.get(number, Client())): last_position(entries, sent)
-        for number, sent in core.recently_joined().items()
-    }
+    classic, found = _is_classic(core.profile), {}
+    for number, entry in core.recently_joined().items():
+        name, client = core.name_of(number), clients.get(number, Client())
+        position = next_position(entries, entry) if classic else last_position(entries, entry)
+        noted = when_joining.of(
+            core, entries, number
+        ).values()  # the same, also of an entry that has left the window
+        found[name if classic else _long_name(name, client)] = next(iter(noted), position)
+    return found
 
 
 def _long_name(name: str, client: Client) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -113,6 +113,7 @@ class ActiveChangeVerifier(CursorDriver):
         self._late_entries.add(messages)
         hashes = sticky_hashes(messages, self.core.profile) if self.core.is_hashed else ()
         self.core.extend(drop, batch_sizes(messages), hashes)
+        self._take_acked_before()
 
     def _settled(self) -> int:
         """See ``Driver``."""
@@ -345,15 +346,13 @@ class ActiveChangeVerifier(CursorDriver):
         """Mark-delete has moved: moves of the cursor are done."""
         self._acks.through(_CURSOR, line.seq)
 
-    def _acknowledged_before(
-        self, target: int, holes: Sequence[int], parts: Mapping[int, Sequence[int]]
-    ) -> None:
+    def _begin_behind(self, target: int) -> None:
         """See ``CursorDriver``."""
         self.core.move_forward(target)
-        for entry in holes:
-            self.core.acknowledge(entry)
-        for entry, words in parts.items():
-            self.core.acknowledge(entry, words)
+
+    def _begin_without(self, entry: int, words: Sequence[int]) -> None:
+        """See ``CursorDriver``."""
+        self.core.acknowledge(entry, words)
 
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``. What was acknowledged is not any more."""

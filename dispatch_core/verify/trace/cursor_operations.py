@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ import numpy as np
 from dispatch_core.broker import cursor_moves
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 from dispatch_core.recording import checkpoint
+from dispatch_core.recording.checkpoint import Position
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import CLASSES
 from dispatch_core.verify.trace import limits_in_force
@@ -69,6 +70,9 @@ class CursorDriver(Driver):
         self._deleted_at: int | None = (
             None  # seq of the line that says so, till the subscription is made again
         )
+        # Mark-delete when the trace began, and what was acknowledged above it: entries, and parts of batches (ack sets).
+        self._begins_behind: Position | None = None
+        self._acked_before: dict[Position, Sequence[int] | None] = {}
         self._limits = LimitsInForce()
         self._rates_ahead: deque[tuple[int, int]] = (
             deque()
@@ -84,12 +88,6 @@ class CursorDriver(Driver):
         """Move the core's cursor forward to ``target``; the line shows that the move begins."""
 
     @abstractmethod
-    def _acknowledged_before(
-        self, target: int, holes: Sequence[int], parts: Mapping[int, Sequence[int]]
-    ) -> None:
-        """Begin with a cursor that has acknowledged all up to ``target``, ``holes``, and ``parts`` of batches (ack sets)."""
-
-    @abstractmethod
     def _reset(self, entry: int) -> None:
         """Reset the core's cursor."""
 
@@ -100,6 +98,14 @@ class CursorDriver(Driver):
     @abstractmethod
     def _acks_under_way(self, low: int, high: int) -> bool:
         """Check for acks under way that may still move mark-delete over entries from ``low`` to below ``high``."""
+
+    @abstractmethod
+    def _begin_behind(self, target: int) -> None:
+        """Begin with a cursor that has acknowledged all up to ``target``."""
+
+    @abstractmethod
+    def _begin_without(self, entry: int, words: Sequence[int]) -> None:
+        """Begin with a cursor that has acknowledged an entry, or a part of a batch (``words``: its ack set)."""
 
     def _change_cursor_ordinals(self, drop: int) -> None:
         """Lower the ordinals of moves that are due."""
@@ -145,14 +151,20 @@ class CursorDriver(Driver):
         state = checkpoint.read(text) if text is not None and self._at == 0 else None
         if state is None or state.inferred or state.consumers or state.mark_delete is None:
             return
-        target = self._last_up_to(state.mark_delete)
-        holes = [self._entries.ordinal(*position) for position in state.ack_holes]
-        parts = {self._entries.ordinal(*position): words for position, words in state.partly_acked.items()}
-        self._acknowledged_before(
-            -1 if target is None else target,
-            [entry for entry in holes if entry >= 0],
-            {entry: words for entry, words in parts.items() if entry >= 0},
-        )
+        self._begins_behind = state.mark_delete
+        self._acked_before = {**dict.fromkeys(state.ack_holes), **state.partly_acked}
+        self._take_acked_before()
+
+    def _take_acked_before(self) -> None:
+        """Acknowledge what the cursor had acknowledged when the trace began, as far as the entries are there."""
+        if self._begins_behind is None:
+            return
+        target = self._last_up_to(self._begins_behind)
+        if target is not None and target > self._cursor.s[MARK_DELETE]:
+            self._begin_behind(target)
+        there = [position for position in self._acked_before if self._entries.ordinal(*position) >= 0]
+        for position in there:
+            self._begin_without(self._entries.ordinal(*position), self._acked_before.pop(position) or ())
 
     def _on_limit(self, line: Line) -> None:
         limit = limits_in_force.of_line(line)

@@ -81,6 +81,7 @@ class KeySharedVerifier(ShownStateDriver):
         self._late_entries.add(messages)
         self._deliver_times.drop(drop)
         self._deliver_times.add(messages)
+        self._take_acked_before()
 
     def _settled(self) -> int:
         """See ``Driver``."""

@@ -8,7 +8,7 @@ that overlap it are tried in the orders the trace leaves open. Its end is search
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, pairwise, takewhile
@@ -395,15 +395,16 @@ class RacingDriver(CursorDriver):
         late = self.connection(_CURSOR).late
         late += [Command(line.seq, _CURSOR, what, entry=target, result=step) for step in steps]
 
-    def _acknowledged_before(
-        self, target: int, holes: Sequence[int], parts: Mapping[int, Sequence[int]]
-    ) -> None:
+    def _begin_behind(self, target: int) -> None:
         """See ``CursorDriver``."""
         self.core.move_forward(target)
-        for entry in holes:
-            self.core.acknowledge(entry)
-        for entry, words in parts.items():
+
+    def _begin_without(self, entry: int, words: Sequence[int]) -> None:
+        """See ``CursorDriver``."""
+        if words:
             self.core.acknowledge_indexes(entry, words)
+        else:
+            self.core.acknowledge(entry)
 
     def _trims_after_a_move(self) -> bool:
         """Check whether replay set and pending acks are trimmed after a move; not, for dispatchers without the rule."""

@@ -54,7 +54,7 @@ def test_of_a_trace_the_first_decision_is_a_finding_with_the_number_of_all() -> 
     audit = audit_whole(log)
     first, *others = divergences(audit)
     assert first["reason"] == "draining"
-    assert "in all 153 decisions differ" in first["explanation"]
+    assert "in all 160 decisions differ" in first["explanation"]
     assert [row["positions"] for row in others] == [
         row["positions"] for row in divergences(audit_whole(stripped(log)))
     ]

@@ -100,7 +100,6 @@ RING = DATA / "verify/4.2.4/designed-failover-ring-p1"
         (RULES["draining hashes, 4.0.0, batches"], "4.0.13", 104),  # look-ahead needs more to read
         (BATCHES, "4.2.1", 748),  # when the unblock rule is tested
         (RULES["last sent position"], "3.0.6", 54),  # the same ring and hashes, another ordering rule
-        (RULES["last sent position, nacks"], "3.0.17", 173),
         (RULES["last sent position"], "4.0.0", 24),
         (RULES["sticky ranges"], "4.0.6", 385),  # ranges by their end points
         (RULES["read position, classic"], "3.0.17", 23),  # hashes, ring
