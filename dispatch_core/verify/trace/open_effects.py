@@ -71,6 +71,16 @@ class OpenEffects:
             if 0 <= effect.entry <= entry and effect.at_cursor is None:
                 effect.at_cursor = seq
 
+    def unfinished_acks(self, up_to: int) -> list[int]:
+        """Return the lines of acks of entries up to ``up_to`` behind which their connection has no command yet."""
+        last = [effects[-1] for effects in self._of.values() if effects]
+        return [effect.seq for effect in last if effect.closed_at is None and 0 <= effect.entry <= up_to]
+
+    def ack_of(self, entry: int) -> int | None:
+        """Return the line of the last acknowledgement of an entry that is known; ``None`` = none is."""
+        known = (effect.seq for effects in self._of.values() for effect in effects if effect.entry == entry)
+        return max(known, default=None)
+
     def forget(self, consumer: int) -> None:
         """Forget a connection that is gone."""
         self._of.pop(consumer, None)

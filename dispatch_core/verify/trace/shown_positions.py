@@ -7,6 +7,7 @@ move or reset of the cursor explains is uncertain, and names its line.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -30,6 +31,8 @@ from dispatch_core.verify.trace.mark_delete_lines import (
 )
 from dispatch_core.verify.trace.open_effects import OpenEffects
 
+#: The thread of an acknowledgement may be held up so long between what it does and its line, microseconds.
+HELD_UP_US: Final = 100_000
 #: Kinds that a connection's thread writes: what it did before is over.
 OF_A_CONNECTION: Final = frozenset({"flow", "flow_counted", "ack", "redeliver"})
 #: A normal read moves the read position when its entries are there. The dispatcher takes them, which ``read_done`` says, so
@@ -72,6 +75,8 @@ class PositionsDriver(CursorDriver):
         self._before_reset: tuple[int, int, int] | None = None
         # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
         self._moved_to: tuple[int, int] = (0, -1)
+        # Time and mark-delete of the latest such lines.
+        self._lines_moved: deque[tuple[int, int]] = deque(maxlen=1_000)
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
@@ -124,6 +129,7 @@ class PositionsDriver(CursorDriver):
         self._on_their_way.drop(drop)
         self._earlier.drop(drop)
         self._moved_to = self._moved_to[0], self._moved_to[1] - drop
+        self._lines_moved = deque(((t_us, at - drop) for t_us, at in self._lines_moved), maxlen=1_000)
         if self._before_reset is not None:
             seq, read_position, mark_delete = self._before_reset
             self._before_reset = seq, read_position - drop, mark_delete - drop
@@ -193,7 +199,7 @@ class PositionsDriver(CursorDriver):
         """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
         since, all_applied = self._sampled_since(line), self._all_applied()[1]
         if line.kind == "mark_delete" and not self._may_have_moved_to(recorded, since):
-            return None
+            return self._written_late(line, recorded)
         missing = self._effects_open.first_entries_missing(since)
         if recorded < all_applied and recorded + 1 in missing:
             return missing[recorded + 1]
@@ -206,6 +212,15 @@ class PositionsDriver(CursorDriver):
             return before[0]
         begun = self._begun(line)
         return None if begun is None else self._earlier.mark_delete(recorded, begun)
+
+    def _written_late(self, line: Line, recorded: int) -> int | None:
+        """Return the ack that moved mark-delete on before the thread of an earlier one wrote its own line, this one."""
+        further = next((t_us for t_us, mark_delete in self._lines_moved if mark_delete > recorded), line.t_us)
+        following = self._effects_open.ack_of(recorded + 1)
+        if following is None or line.t_us - further > HELD_UP_US:
+            return None
+        acks = self._effects_open.unfinished_acks(recorded)
+        return following if any(seq < following for seq in acks) else None
 
     def _may_have_moved_to(self, recorded: int, since: int) -> bool:
         """Check whether a line ``mark_delete`` may show a position: mark-delete has moved since the last such line.
@@ -265,6 +280,7 @@ class PositionsDriver(CursorDriver):
         """Take a reset of the cursor: it takes effect some time after the line of its operation."""
         self._before_reset = (self._line.seq, *self._positions_now())
         self._moved_to = (self._line.seq, -1)
+        self._lines_moved.clear()
         self._on_their_way.forget()
 
     def _end_of_read(self, until_us: int | None = None) -> Line | None:
@@ -323,6 +339,7 @@ class PositionsDriver(CursorDriver):
         racing = None if at == expected else self._mark_delete_racing(line, at)
         self._settle_position("mark_delete", expected, at, racing)
         self._moved_to = line.seq, expected if racing is None else at
+        self._lines_moved.append((line.t_us, self._moved_to[1]))
         self._effects_open.passed(self._moved_to[1], line.seq)
 
     def _applied(self) -> Applied:

@@ -25,6 +25,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.dispatch_core.verify import tampering as t
 
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races"
@@ -152,3 +154,23 @@ def test_a_prune_shows_no_mark_delete_of_before_its_section(tmp_path: Path) -> N
     trace = t.raw(PRUNED)
     line_of(trace, 1463)["mark_delete"] = "101:98"
     assert ("divergent", None, 1463) in findings_of(PRUNED, trace, tmp_path)
+
+
+@pytest.mark.parametrize(("connection", "status"), [(3, "uncertain"), (2, "divergent")])
+def test_a_thread_writes_its_mark_delete_line_behind_that_of_another(
+    connection: int, status: str, tmp_path: Path
+) -> None:
+    """The ack of line 1443 moves mark-delete, and its line stands behind that of the next ack, of connection 2.
+
+    A thread may be held up there, but not that of connection 2, which has gone on.
+    """
+    trace = t.raw(PRUNED)
+    late = line_of(trace, 1445)
+    assert late == late | {"kind": "mark_delete", "mark_delete": "101:100"}
+    line_of(trace, 1443)["consumer"] = connection
+    trace.remove(late)
+    trace.insert(trace.index(line_of(trace, 1448)) + 1, late)
+    for number, line in enumerate((line for line in trace if "seq" in line), 1):
+        line["seq"] = number
+    found = findings_of(PRUNED, trace, tmp_path)
+    assert [status for status, _racing, seq in found if seq == 1448] == [status]
