@@ -165,6 +165,10 @@ class CursorDriver(Driver):
         there = [position for position in self._acked_before if self._entries.ordinal(*position) >= 0]
         for position in there:
             self._begin_without(self._entries.ordinal(*position), self._acked_before.pop(position) or ())
+        entries = self._entries
+        last = (int(entries.ledger_ids[-1]), int(entries.entry_ids[-1])) if len(entries) else None
+        if last is not None and last > max([self._begins_behind, *self._acked_before]):
+            self._begins_behind, self._acked_before = None, {}
 
     def _on_limit(self, line: Line) -> None:
         limit = limits_in_force.of_line(line)

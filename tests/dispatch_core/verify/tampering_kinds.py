@@ -153,7 +153,7 @@ def nothing_sent(trace: Trace, at: int, keys: Keys) -> int | None:
 
 
 def sent_outside_a_round(trace: Trace, at: int, keys: Keys) -> int | None:
-    """What a round sent to a consumer went out once more behind the round."""
+    """A delivery of a round went out once more behind the round."""
     _, last = t.round_of(trace, at)
     return _inserted(trace, last + 1, trace[at]) if last + 1 < len(trace) else None
 
