@@ -371,7 +371,10 @@ def without_spared(
     left_out: list[tuple[str, str]] = []
     while value is not None and (wrong := _mismatch(value, schema, "")) is not None:
         if wrong[0] not in spared:
-            return line, [], wrong
+            # What a field has to be depends on the kind of the line.
+            is_event = "t_us" in schema.names and "format" not in value
+            is_without_kind = is_event and value.get("kind") is None
+            return line, [], ("kind", "missing") if is_without_kind else wrong
         left_out.append(wrong)
         value.pop(wrong[0])
         value.twice -= {wrong[0]}
