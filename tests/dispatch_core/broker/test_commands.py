@@ -132,12 +132,9 @@ def test_batch_indexes_lower_the_counter_once_each(case: tuple[int, list[int]]) 
     assert state.unacked[0] == 0
 
 
-def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
-    """As in 4.2.4 random-0008-classic-ch-quiet, seq 488 to 494: mark-delete moves at the ack that leaves no index.
-
-    The next client of that batch may never acknowledge it as a whole; Failover deleted such entries already.
-    """
-    core = KeySharedDispatcher(resolve("4.2.4"), np.full(2, 11858), np.array([5, 1]), 1)
+def sent_a_batch_of(messages: int) -> KeySharedDispatcher:
+    """Return a dispatcher that has sent a batch and a single message of one key to consumer 1."""
+    core = KeySharedDispatcher(resolve("4.2.4"), np.full(2, 11858), np.array([messages, 1]), 1)
     core.join(1, "c1")
     core.join_selector(1)
     core.flow(1, 10)
@@ -145,6 +142,15 @@ def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
     core.attempt_read()
     core.read_done("Normal", [0, 1])
     core.round("Normal", [0, 1])
+    return core
+
+
+def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
+    """As in 4.2.4 random-0008-classic-ch-quiet, seq 488 to 494: mark-delete moves at the ack that leaves no index.
+
+    The next client of that batch may never acknowledge it as a whole; Failover deleted such entries already.
+    """
+    core = sent_a_batch_of(5)
     for words in ([30], [28], [24], [8]):
         assert core.acknowledge_indexes(0, words) == 1
         assert core.state.s[st_.MARK_DELETE] == -1
@@ -158,14 +164,7 @@ def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
 
 def test_batch_indexes_of_a_passed_entry_lower_the_counter() -> None:
     """As in 4.2.4 ops-24022-clear-classic-ch, seq 419: the backlog was cleared while the batch was pending."""
-    core = KeySharedDispatcher(resolve("4.2.4"), np.full(2, 11858), np.array([3, 1]), 1)
-    core.join(1, "c1")
-    core.join_selector(1)
-    core.flow(1, 10)
-    core.flow_applied(1, 10)
-    core.attempt_read()
-    core.read_done("Normal", [0, 1])
-    core.round("Normal", [0, 1])
+    core = sent_a_batch_of(3)
     core.move_forward(1)
     assert [core.acknowledge_indexes(0, words) for words in ([6], [6], [4])] == [1, 0, 1]
     assert core.unacked(1) == 2

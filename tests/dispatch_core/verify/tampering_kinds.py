@@ -99,10 +99,15 @@ def neighbours_swapped(trace: Trace, at: int, keys: Keys) -> int | None:
     return line["seq"]
 
 
+def _next_send(trace: Trace, at: int) -> dict[str, Any] | None:
+    """The delivery of the same round to the next consumer."""
+    _, last = t.round_of(trace, at)
+    return next((line for line in trace[at + 1 : last] if line["kind"] == "sent"), None)
+
+
 def exchanged(trace: Trace, at: int, keys: Keys) -> int | None:
     """The last entries of two consumers of a round were exchanged."""
-    _, last = t.round_of(trace, at)
-    other = next((line for line in trace[at + 1 : last] if line["kind"] == "sent"), None)
+    other = _next_send(trace, at)
     if other is None:
         return None
     for name in _OF_EACH_ENTRY:
@@ -113,8 +118,7 @@ def exchanged(trace: Trace, at: int, keys: Keys) -> int | None:
 
 def sent_to_two(trace: Trace, at: int, keys: Keys) -> int | None:
     """The last entry that a consumer got in a round went to the next one, too."""
-    _, last = t.round_of(trace, at)
-    other = next((line for line in trace[at + 1 : last] if line["kind"] == "sent"), None)
+    other = _next_send(trace, at)
     if other is None:
         return None
     for name in _OF_EACH_ENTRY:
