@@ -414,9 +414,8 @@ def _recently_joined(
     for number, entry in core.recently_joined().items():
         name, client = core.name_of(number), clients.get(number, Client())
         position = next_position(entries, entry) if classic else last_position(entries, entry)
-        noted = when_joining.of(
-            core, entries, number
-        ).values()  # the same, also of an entry that has left the window
+        # The same position, also if its entry has left the window.
+        noted = when_joining.of(core, entries, number).values()
         found[name if classic else _long_name(name, client)] = next(iter(noted), position)
     return found
 

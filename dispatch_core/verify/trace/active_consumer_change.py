@@ -70,9 +70,8 @@ class ActiveChangeVerifier(CursorDriver):
         self._refused: set[int] = set()
         self._picks: deque[Pick] = deque()  # choices of the core whose line is still to come
         self._handing_over = False  # the core's choice changed; the line of the change is still to come
-        self._disconnecting = (
-            False  # all consumers, after which a read that is still pending is cancelled once more
-        )
+        # All consumers are being disconnected; a read that is pending behind the last one is cancelled once more.
+        self._disconnecting = False
         #: Step that follows the outcome of the cancel under way.
         self._cancelling: Callable[[bool], None] | None = None
         self._locked = Notices()  # sent under the dispatcher's lock

@@ -83,12 +83,13 @@ class PositionsDriver(CursorDriver):
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
-        read_position, mark_delete = self._positions_now()
+        before = self._positions_now()
         super().feed(line)
-        reached = {read_position, *(behind(line) if line.kind == "read_done" else ())}
         now = self._positions_now()
-        if now != (read_position, mark_delete) or now[0] < max(reached):
-            self._earlier.left(line.seq, line.t_us, reached, mark_delete)
+        reached = behind(line) if line.kind == "read_done" else []
+        if now != before or (reached and now[0] < reached[-1]):
+            read_position, mark_delete = before
+            self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 
@@ -150,8 +151,7 @@ class PositionsDriver(CursorDriver):
         at_read = None if read is None else self._read_from(read)
         at_deleted = None if deleted is None else self._entries.last_up_to(*deleted)
         if at_deleted is not None:
-            racing = None if at_deleted == expected_deleted else self._mark_delete_racing(line, at_deleted)
-            self._settle_position("mark_delete", expected_deleted, at_deleted, racing)
+            self._settle_mark_delete(line, expected_deleted, at_deleted)
         if at_read is None:
             return False
         in_flight, reached = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
@@ -181,6 +181,12 @@ class PositionsDriver(CursorDriver):
         """Return the first entry behind a read position. A cursor that nothing was read from begins at ``L:-1``."""
         ledger_id, entry_id = position
         return self._entries.last_up_to(ledger_id, -1 if entry_id == -1 else entry_id - 1) + 1
+
+    def _settle_mark_delete(self, line: Line, expected: int, recorded: int) -> int | None:
+        """Compare mark-delete; returns the line that explains another one than the plain order gives."""
+        racing = None if recorded == expected else self._mark_delete_racing(line, recorded)
+        self._settle_position("mark_delete", expected, recorded, racing)
+        return racing
 
     def _settle_position(self, name: str, expected: int, recorded: int, racing: int | None) -> None:
         if expected == recorded:
@@ -336,8 +342,7 @@ class PositionsDriver(CursorDriver):
             return
         _, expected = self._plain_positions(line.seq)
         at = self._entries.last_up_to(*position)
-        racing = None if at == expected else self._mark_delete_racing(line, at)
-        self._settle_position("mark_delete", expected, at, racing)
+        racing = self._settle_mark_delete(line, expected, at)
         self._moved_to = line.seq, expected if racing is None else at
         self._lines_moved.append((line.t_us, self._moved_to[1]))
         self._effects_open.passed(self._moved_to[1], line.seq)
@@ -374,9 +379,7 @@ class PositionsDriver(CursorDriver):
         read, deleted = line.recorded["read_position"], line.recorded["mark_delete"]
         _, expected = self._plain_positions(line.seq)
         if deleted is not None:
-            at = self._entries.last_up_to(*deleted)
-            racing = None if at == expected else self._mark_delete_racing(line, at)
-            self._settle_position("mark_delete", expected, at, racing)
+            self._settle_mark_delete(line, expected, self._entries.last_up_to(*deleted))
         if read is not None:
             at = self._read_from(read)
             racing = None if at == expected + 1 else self._mark_delete_racing(line, at - 1)

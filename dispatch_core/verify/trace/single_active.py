@@ -93,10 +93,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._section_at = 0  # seq of the last line that the dispatcher wrote
         # The read position before an ack on its way that moves mark-delete beyond it.
         self._read_before_ack: int | None = None
-        self._rewound: _Rewound | None = (
-            None  # a rewind while reads were in flight, until a later read is done
-        )
-        self._left: _Rewound | None = None  # where the last rewind left from
+        self._rewound: _Rewound | None = None
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
@@ -432,11 +429,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
 
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``. A cumulative acknowledgement reads the positions after its own line."""
-        by_ack = (
-            self._due_by_ack(self._last_up_to(line.inputs["target"])) if line.kind == "cursor_op" else None
-        )
-        if by_ack is not None:
-            return by_ack.seq
+        begun = self._begun(line) if line.kind == "cursor_op" else None
+        if begun is not None:
+            return begun.seq
         return line.seq - 1 if line.kind == "mark_delete" else self._section_at
 
     def _plain_positions(self, seq: int) -> tuple[int, int]:

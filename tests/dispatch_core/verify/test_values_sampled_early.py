@@ -27,6 +27,7 @@ from typing import Final
 
 import pytest
 
+from dispatch_core.verify.tally import SHOWN_CLASSES
 from tests.dispatch_core.verify import tampering as t
 
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races"
@@ -35,6 +36,7 @@ READ_IN_PARTS = RACES / "4.2.4" / "soak-1030-sticky-quiet"
 REWOUND = RACES / "4.0.0" / "random-22001-failover-modulo-racing"
 ANSWERED = RACES / "4.0.0" / "ops-24106-reset-back-failover"
 UNBLOCKED = RACES / "4.0.0" / "random-22134-range-quiet"
+READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
 
@@ -43,10 +45,12 @@ def line_of(trace: t.Trace, seq: int) -> dict[str, object]:
     return next(line for line in trace if line.get("seq") == seq)
 
 
-def findings_of(recording: Path, trace: t.Trace, where: Path) -> list[tuple[str, int | None, int]]:
-    """Verify a changed copy; return status, racing line and line of each difference in state and positions."""
+def findings_of(
+    recording: Path, trace: t.Trace, where: Path, classes: tuple[str, ...] = SHOWN_CLASSES
+) -> list[tuple[str, int | None, int]]:
+    """Verify a changed copy; return status, racing line and line of each difference in some classes."""
     found = t.verified(t.copy_with(recording, trace, where)).tally.findings
-    return [(f.status, f.racing_seq, f.seq) for f in found if f.decision_class in ("state", "position")]
+    return [(f.status, f.racing_seq, f.seq) for f in found if f.decision_class in classes]
 
 
 def test_a_request_lowers_the_counter_before_its_line(tmp_path: Path) -> None:
@@ -127,14 +131,8 @@ def test_an_answer_shows_no_position_of_long_before(tmp_path: Path) -> None:
     assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
 
 
-def reads_of(trace: t.Trace, where: Path) -> list[tuple[str, int | None, int]]:
-    """Verify a changed copy of ``UNBLOCKED``; return status, racing line and line of each difference in what is read."""
-    found = t.verified(t.copy_with(UNBLOCKED, trace, where)).tally.findings
-    return [(f.status, f.racing_seq, f.seq) for f in found if f.decision_class == "read"]
-
-
 def test_an_ack_that_unblocks_lowers_the_counter_later(tmp_path: Path) -> None:
-    assert reads_of(t.raw(UNBLOCKED), tmp_path) == [("uncertain", 5459, 5465)]
+    assert findings_of(UNBLOCKED, t.raw(UNBLOCKED), tmp_path, READ) == [("uncertain", 5459, 5465)]
 
 
 def test_it_lowers_the_counter_by_its_own_messages_only(tmp_path: Path) -> None:
@@ -142,7 +140,7 @@ def test_it_lowers_the_counter_by_its_own_messages_only(tmp_path: Path) -> None:
     for line in trace:
         if line.get("seq") == 5465:
             line["positions"].pop()
-    assert ("divergent", None, 5465) in reads_of(trace, tmp_path)
+    assert ("divergent", None, 5465) in findings_of(UNBLOCKED, trace, tmp_path, READ)
 
 
 def test_a_prune_shows_mark_delete_before_an_ack(tmp_path: Path) -> None:
