@@ -136,11 +136,10 @@ def differing_round(
     if recorded.end is None:
         return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
     said, seq = recorded.end.recorded, recorded.end.seq
-    if outcome.in_replay != said["in_replay"]:
-        weight = 1 + abs(outcome.in_replay - said["in_replay"])
-        found.append(
-            Difference("replay_set", str(outcome.in_replay), str(said["in_replay"]), seq=seq, weight=weight)
-        )
+    in_replay = said["in_replay"]
+    if outcome.in_replay != in_replay:
+        weight = 1 if in_replay is None else 1 + abs(outcome.in_replay - in_replay)
+        found.append(Difference("replay_set", str(outcome.in_replay), str(in_replay), seq=seq, weight=weight))
     if (outcome.retry, outcome.look_ahead_due) != (said["retry"], said["look_ahead"]):
         found.append(
             Difference(
