@@ -7,7 +7,7 @@ of single messages of a batch free none.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,6 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
 from dispatch_core.verify.without_trace.base import Array, DispatcherFold, Ints, OperationBatch
 from dispatch_core.verify.without_trace.possible_owners import ActiveConsumer
-
-#: Operations that may change the gate, besides moves of the cursor.
-_MAY_CHANGE_A_GATE: Final = (ADDED, REMOVED, FLOW)
 
 
 class _Gate(NamedTuple):
@@ -114,10 +111,11 @@ class SingleActiveFold(DispatcherFold):
                 # The first sample is that of all gates before it.
                 stop = sampler.stop(at)
                 if at < sampler.begin:
-                    if batch.op_code[at] in _MAY_CHANGE_A_GATE or batch.op_code[at] >= PASSED:
+                    changing = at + np.flatnonzero(_may_change_gate(batch.op_code[at:stop]))
+                    if at in changing[:1]:
                         self._note_gate(batch, at)
-                    flows = np.flatnonzero(batch.op_code[at + 1 : stop] == FLOW)
-                    stop = min([stop, *(at + 1 + flows[:1]).tolist()])
+                        changing = changing[1:]
+                    stop = min([stop, *changing[:1].tolist()])
             active = NOBODY if self.core.active is None else self._index[self.core.active]
             at, self._rewind_due = positions.fold_while_quiet(
                 self.core.state,
@@ -240,3 +238,11 @@ class SingleActiveFold(DispatcherFold):
     def again_below(self) -> int:
         """See ``DispatcherFold``: from a change of the active consumer, or its redelivery request, on."""
         return int(self._again[positions.BELOW])
+
+
+def _may_change_gate(op_code: Array) -> npt.NDArray[np.bool_]:
+    """Return which operations may change the gate: joins, leaves, permits, and moves of the cursor."""
+    changes: npt.NDArray[np.bool_] = (
+        (op_code == ADDED) | (op_code == REMOVED) | (op_code == FLOW) | (op_code >= PASSED)
+    )
+    return changes

@@ -6,6 +6,7 @@ import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.impl.MessageIdImpl;
+import org.apache.pulsar.common.naming.TopicName;
 import org.apache.pulsar.common.policies.data.DispatchRate;
 import org.apache.pulsar.common.policies.data.ManagedLedgerInternalStats.CursorStats;
 import org.apache.pulsar.common.policies.data.PersistentTopicInternalStats;
@@ -85,7 +86,7 @@ final class Administration {
     /** Expire everything up to so many entries before the end of the topic. */
     void expire(String topic, String subscription, int before) throws Exception {
         PersistentTopicInternalStats stats = admin.topics().getInternalStats(topic);
-        admin.topics().expireMessages(topic, subscription, moved(stats.lastConfirmedEntry, -before), false);
+        admin.topics().expireMessages(topic, subscription, moved(topic, stats.lastConfirmedEntry, -before), false);
     }
 
     /** Reset the cursor by so many entries from its mark-delete position; backwards if negative. */
@@ -95,12 +96,13 @@ final class Administration {
 
     /** The message id that lies so many entries from the mark-delete position, in its ledger. */
     MessageId away(String topic, String subscription, int entries) throws Exception {
-        return moved(cursor(topic, subscription).markDeletePosition, entries);
+        return moved(topic, cursor(topic, subscription).markDeletePosition, entries);
     }
 
-    private static MessageId moved(String position, int entries) {
+    private static MessageId moved(String topic, String position, int entries) {
         String[] parts = position.split(":");
-        return new MessageIdImpl(Long.parseLong(parts[0]), Math.max(0, Long.parseLong(parts[1]) + entries), -1);
+        return new MessageIdImpl(Long.parseLong(parts[0]), Math.max(0, Long.parseLong(parts[1]) + entries),
+                TopicName.getPartitionIndex(topic));
     }
 
     /** Limit the rate of deliveries of each subscription of the namespace; 0 = no limit. */
