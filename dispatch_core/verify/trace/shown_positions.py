@@ -45,6 +45,20 @@ ANSWERED_WITHIN_US: Final = 250_000
 
 
 @dataclass(frozen=True, slots=True)
+class _Reset:
+    """A reset of the cursor: the seq of its line, the positions before it, and the read position that it sets."""
+
+    seq: int
+    read_position: int
+    mark_delete: int
+    sets: int
+
+    def lowered(self, drop: int) -> _Reset:
+        """Return it after ordinals were lowered."""
+        return _Reset(self.seq, self.read_position - drop, self.mark_delete - drop, self.sets - drop)
+
+
+@dataclass(frozen=True, slots=True)
 class _Acknowledged:
     """Entries that are acknowledged at the cursor, or will be by late commands."""
 
@@ -71,8 +85,8 @@ class PositionsDriver(CursorDriver):
         super().__init__(*args, **given)
         self._effects_open = OpenEffects()
         self._on_their_way = AcksOnTheirWay()
-        # After a reset: seq of its line, read position and mark-delete before it.
-        self._before_reset: tuple[int, int, int] | None = None
+        # It takes effect some time after its line, and is over when consumers come back.
+        self._reset_under_way: _Reset | None = None
         # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
         self._moved_to: tuple[int, int] = (0, -1)
         # Time and mark-delete of the latest such lines.
@@ -131,9 +145,8 @@ class PositionsDriver(CursorDriver):
         self._earlier.drop(drop)
         self._moved_to = self._moved_to[0], self._moved_to[1] - drop
         self._lines_moved = deque(((t_us, at - drop) for t_us, at in self._lines_moved), maxlen=1_000)
-        if self._before_reset is not None:
-            seq, read_position, mark_delete = self._before_reset
-            self._before_reset = seq, read_position - drop, mark_delete - drop
+        if self._reset_under_way is not None:
+            self._reset_under_way = self._reset_under_way.lowered(drop)
 
     def _acks_are_over(self, connection: int) -> None:
         """Take a line that shows the acks of a connection to be over."""
@@ -144,7 +157,7 @@ class PositionsDriver(CursorDriver):
         """Compare the cursor's positions of a line. Returns whether the read position is that behind a read in flight."""
         read, deleted = line.recorded.get("read_position"), line.recorded.get("mark_delete")
         if line.kind == "consumer_added":
-            self._before_reset = None  # consumers come back when the reset is done
+            self._reset_under_way = None
         if read is None and deleted is None:
             return False
         expected_read, expected_deleted = self._plain_positions(line.seq)
@@ -213,9 +226,9 @@ class PositionsDriver(CursorDriver):
             return self._on_their_way.seq_of(self._on_their_way.mark_delete(Applied(all_applied)) + 1)
         if self._move_racing() is not None and recorded == self._positions_now()[1]:
             return self._move_racing()
-        before = self._before_reset
-        if before is not None and recorded == before[2]:
-            return before[0]
+        reset = self._reset_under_way
+        if reset is not None and recorded == reset.mark_delete:
+            return reset.seq
         begun = self._begun(line)
         return None if begun is None else self._earlier.mark_delete(recorded, begun)
 
@@ -241,9 +254,10 @@ class PositionsDriver(CursorDriver):
 
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """Return the same for the read position. It is behind mark-delete at least, and a rewind sets it there."""
-        before = self._before_reset
-        if before is not None and recorded in (before[1], before[2] + 1):
-            return before[0]
+        reset = self._reset_under_way
+        # A read that was in flight may end before the reset takes effect, or after it.
+        if reset is not None and recorded in (reset.read_position, reset.mark_delete + 1, reset.sets):
+            return reset.seq
         begun = self._begun(line)
         changed = None if begun is None else self._earlier.read_position(recorded, begun)
         if changed is not None:
@@ -282,9 +296,9 @@ class PositionsDriver(CursorDriver):
             return None, []
         return done, behind(done)
 
-    def _note_reset(self) -> None:
-        """Take a reset of the cursor: it takes effect some time after the line of its operation."""
-        self._before_reset = (self._line.seq, *self._positions_now())
+    def _note_reset(self, entry: int) -> None:
+        """Take a reset of the cursor to an entry."""
+        self._reset_under_way = _Reset(self._line.seq, *self._positions_now(), sets=entry)
         self._moved_to = (self._line.seq, -1)
         self._lines_moved.clear()
         self._on_their_way.forget()

@@ -571,7 +571,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``."""
         self._before_release.clear()
-        self._note_reset()
+        self._note_reset(entry)
         super()._reset(entry)
 
     def _acknowledges(self, command: Command) -> tuple[int, ...]:

@@ -453,7 +453,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
 
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``."""
-        self._note_reset()
+        self._note_reset(entry)
         super()._reset(entry)
 
     def _on_consumer_added(self, line: Line) -> None:

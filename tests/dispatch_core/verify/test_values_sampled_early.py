@@ -18,6 +18,9 @@ unacknowledged messages, as this release does. The read attempt of lines 5463 to
 
 ``4.0.0/random-22151-classic-ch-racing``: the dispatcher reads mark-delete, then writes line 1463; the ack of line 1458 moves
 it in between.
+
+``4.2.4/ops-50017-reset-back-classic-ch``: the reset of line 531 to 35:10 takes effect behind the end of the read that was in
+flight, line 532, which moves the read position to 35:62.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ READ_IN_PARTS = RACES / "4.2.4" / "soak-1030-sticky-quiet"
 REWOUND = RACES / "4.0.0" / "random-22001-failover-modulo-racing"
 ANSWERED = RACES / "4.0.0" / "ops-24106-reset-back-failover"
 UNBLOCKED = RACES / "4.0.0" / "random-22134-range-quiet"
+RESET = RACES / "4.2.4" / "ops-50017-reset-back-classic-ch"
 READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
@@ -129,6 +133,19 @@ def test_an_answer_shows_no_position_of_long_before(tmp_path: Path) -> None:
     for line in trace[trace.index(line_of(trace, 88)) :]:
         line["t_us"] += 1_000_000
     assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
+
+
+def test_a_reset_takes_effect_behind_a_read_in_flight(tmp_path: Path) -> None:
+    trace = t.raw(RESET)
+    assert line_of(trace, 533)["read_position"] == "35:10"
+    assert ("uncertain", 531, 533) in findings_of(RESET, trace, tmp_path)
+
+
+@pytest.mark.parametrize("position", ["35:9", "35:11", "35:35", "35:63"])
+def test_a_reset_sets_no_other_read_position(position: str, tmp_path: Path) -> None:
+    trace = t.raw(RESET)
+    line_of(trace, 533)["read_position"] = position
+    assert ("divergent", None, 533) in findings_of(RESET, trace, tmp_path)
 
 
 def test_an_ack_that_unblocks_lowers_the_counter_later(tmp_path: Path) -> None:
