@@ -72,6 +72,7 @@ from dispatch_core.broker.state import (
     NOBODY,
     PENDING_READ,
     PENDING_REPLAY,
+    READ_SIZE,
     REDELIVERS_IN_ONE_BATCH,
     REWIND_DUE,
     SEND_IN_PROGRESS,
@@ -467,26 +468,25 @@ def issue_replay(st: State, plan: I64) -> int:
 
 
 @compiled
-def read_done(st: State, is_replay: bool, last_entry: int) -> bool:
-    """Take a read result; ``last_entry``: its highest entry, -1 for an empty one.
+def read_done(st: State, is_replay: bool, last_entry: int, count: int) -> bool:
+    """Take a read result of ``count`` entries; ``last_entry``: the highest, -1 for an empty one.
 
     Returns False when it is dropped and the cursor rewound instead: the read is from before all consumers left. Source:
     PersistentDispatcherMultipleConsumers.readEntriesComplete.
 
     >>> from dispatch_core.broker.state import READ_POSITION, example_state
     >>> st = example_state(entries=3)
-    >>> read_done(st, False, 1), int(st.s[READ_POSITION])
+    >>> read_done(st, False, 1, 2), int(st.s[READ_POSITION])
     (True, 2)
     >>> st.s[REWIND_DUE] = 1
-    >>> read_done(st, False, 2), int(st.s[READ_POSITION])
+    >>> read_done(st, False, 2, 1), int(st.s[READ_POSITION])
     (False, 0)
     """
     if is_replay:
         st.s[PENDING_REPLAY] = 0
     else:
         st.s[PENDING_READ] = 0
-        if last_entry >= 0:
-            cursor.moved_by_read(st, last_entry)
+        cursor.moved_by_read(st, last_entry, count < st.s[READ_SIZE])
         if st.s[REWIND_DUE] == 1:
             st.s[REWIND_DUE] = 0
             cursor.rewind(st)

@@ -8,7 +8,7 @@ Entries 0 to 3 are read; 1 is acknowledged, which leaves a hole, then 0; a rewin
 >>> import numpy as np
 >>> from dispatch_core.broker.state import new_state
 >>> st = new_state(np.zeros(5, np.int32), np.ones(5, np.int32), n_hashes=1, n_consumers=1)
->>> moved_by_read(st, 3)
+>>> moved_by_read(st, 3, False)
 >>> acknowledge(st, 1)
 >>> int(st.s[MARK_DELETE]), int(st.s[READ_POSITION])
 (-1, 4)
@@ -31,13 +31,19 @@ from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 
 
 @compiled
+def first_left(st: State, at: int) -> int:
+    """Return the first entry from ``at`` on that is not acknowledged."""
+    while at < len(st.deleted) and st.deleted[at] == 1:
+        at += 1
+    return at
+
+
+@compiled
 def acknowledge(st: State, entry: int) -> None:
     """Delete one entry (asyncDelete): its batch indexes are forgotten, mark-delete moves over the acknowledged prefix."""
     st.deleted[entry] = 1
     st.acked_indexes[entry] = 0
-    at = st.s[MARK_DELETE] + 1
-    while at < len(st.deleted) and st.deleted[at] == 1:
-        at += 1
+    at = first_left(st, st.s[MARK_DELETE] + 1)
     st.s[MARK_DELETE] = at - 1
     st.s[READ_POSITION] = max(st.s[READ_POSITION], at)
 
@@ -56,9 +62,25 @@ def rewind(st: State) -> None:
 
 
 @compiled
-def moved_by_read(st: State, last_entry: int) -> None:
-    """Move the read position past ``last_entry``, the last entry that a normal read returned."""
-    st.s[READ_POSITION] = max(st.s[READ_POSITION], last_entry + 1)
+def moved_by_read(st: State, last_entry: int, ended_short: bool) -> None:
+    """Move the read position past ``last_entry``, the last entry that a normal read returned; -1 = it returned none.
+
+    A read leaves out acknowledged entries and goes on until it has as many as it asked for. One that returned fewer
+    (``ended_short``) has looked at all entries of the topic, so it also passes the acknowledged ones behind the last.
+    Source: OpReadEntry, ManagedCursorImpl.getNextAvailablePosition.
+
+    Entry 0 is pending and 1 and 2 are acknowledged when the cursor is rewound; the read asked for ten entries:
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.state import new_state
+    >>> st = new_state(np.zeros(4, np.int32), np.ones(4, np.int32), n_hashes=1, n_consumers=1)
+    >>> st.deleted[1:3] = 1
+    >>> moved_by_read(st, 0, True)
+    >>> int(st.s[READ_POSITION])
+    3
+    """
+    at = max(st.s[READ_POSITION], last_entry + 1)
+    st.s[READ_POSITION] = first_left(st, at) if ended_short else at
 
 
 #: All batch indexes of an entry, whatever their number, as bits.

@@ -435,7 +435,7 @@ class MultipleConsumersDispatcher:
         """Take a read result; returns False when it is dropped and the cursor rewound instead."""
         for entry in (min(entries), max(entries)) if entries else ():
             self._check_stored(entry)
-        return bool(commands.read_done(self.state, kind != "Normal", max(entries, default=-1)))
+        return bool(commands.read_done(self.state, kind != "Normal", max(entries, default=-1), len(entries)))
 
     def sent_alone(self, last_entry: int, already_acknowledged: Iterable[int]) -> None:
         """Note deliveries of rounds that the data plane ran alone: the highest entry, and those of acknowledged entries."""

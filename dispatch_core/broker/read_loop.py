@@ -67,6 +67,7 @@ from dispatch_core.broker.state import (
     PENDING_READ,
     PENDING_REPLAY,
     READ_BATCH_SIZE,
+    READ_SIZE,
     REPLAY_BY_PERMITS,
     REPLAY_HIGH,
     SEND_IN_PROGRESS,
@@ -156,6 +157,7 @@ def plan_normal(st: State, plan: I64) -> None:
     plan[0] = NORMAL_READ
     plan[1] = min(size, max(look_ahead_limit(st) - st.s[N_REPLAY], 1))
     st.s[PENDING_READ] = 1
+    st.s[READ_SIZE] = plan[1]
     st.s[MIN_REPLAYED] = first_in_replay(st)
 
 

@@ -48,6 +48,7 @@ from dispatch_core.broker.state import (
     PENDING_READ,
     PENDING_REPLAY,
     PRE_FILTERS_REPLAY,
+    READ_SIZE,
     REPLAY_HIGH,
     SKIP_NEXT_REPLAY,
     STAMP,
@@ -84,6 +85,7 @@ def plan_normal(st: State, plan: I64) -> None:
         return
     plan[0] = NORMAL_READ
     st.s[PENDING_READ] = 1
+    st.s[READ_SIZE] = plan[1]
     st.s[MIN_REPLAYED] = first_in_replay(st)
 
 

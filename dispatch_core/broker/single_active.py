@@ -333,6 +333,11 @@ class SingleActiveDispatcher:
         return size
 
     @property
+    def read_size(self) -> int:
+        """The entries that the oldest read in flight asked for; 0 = none is in flight."""
+        return self._reads[0].size if self._reads else 0
+
+    @property
     def reader(self) -> int | None:
         """The consumer for whom the oldest read in flight was issued."""
         return self._reads[0].consumer if self._reads else None
@@ -356,7 +361,8 @@ class SingleActiveDispatcher:
         self.pending = False
         stored = [entry for entry in entries if entry >= 0]
         if stored:
-            self.state.s[READ_POSITION] = max(stored[-1] + 1, int(self.state.s[MARK_DELETE]) + 1)
+            self.state.s[READ_POSITION] = int(self.state.s[MARK_DELETE]) + 1
+            cursor.moved_by_read(self.state, stored[-1], len(entries) < read.size)
             self._position_sure = not self._reads
         if rules.is_read_for_another(read.consumer, self.active):
             return ReadResult(None, True, self._rewind_and_notify())

@@ -90,7 +90,8 @@ LOOK_AHEAD_NEEDS_MORE: Final = 43  # a round looks ahead only if the cursor has 
 LEAKED_LOW: Final = (
     44  # no position below it left the replay set while its hash stays counted; NONE_LEAKED = none did
 )
-N_SCALARS: Final = 45
+READ_SIZE: Final = 45  # entries that the last normal read asked for
+N_SCALARS: Final = 46
 
 NONE_LEAKED: Final = 1 << 62
 

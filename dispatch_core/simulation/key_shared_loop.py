@@ -388,7 +388,7 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
     """Pass a read result to the dispatcher, and run its round."""
     w = world.w
     entries = world.entries[:count]
-    taken = commands.read_done(st, is_replay, entries[count - 1] if count > 0 else -1)
+    taken = commands.read_done(st, is_replay, entries[count - 1] if count > 0 else -1, count)
     if w[w_.TRACE] == 1:
         read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
         line4(out, kinds.READ_DONE, w[w_.NOW], w_.NO, int(is_replay), read_at, w_.NO, w_.NO)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.broker.cursor import first_left
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
 from dispatch_core.verify.tally import Fields
@@ -71,11 +72,6 @@ class _Acknowledged:
         )
 
 
-def behind(read_done: Line) -> list[int]:
-    """Return the positions behind the entries of a read result, ascending."""
-    return sorted(entry + 1 for entry in read_done.inputs["positions"] if entry >= 0)
-
-
 class PositionsDriver(CursorDriver):
     """Base of drivers: the positions that lines show."""
 
@@ -94,13 +90,15 @@ class PositionsDriver(CursorDriver):
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
+        self._reached: list[int] = []  # see ``_behind``: of the normal read that the line ends
 
     def feed(self, line: Line) -> None:
         """Take one line; see ``Driver.feed``."""
         before = self._positions_now()
+        normal = line.kind == "read_done" and line.inputs["type"] == "Normal"
+        self._reached = reached = self._behind(line) if normal else []
         super().feed(line)
         now = self._positions_now()
-        reached = behind(line) if line.kind == "read_done" else []
         if now != before or (reached and now[0] < reached[-1]):
             read_position, mark_delete = before
             self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
@@ -133,6 +131,10 @@ class PositionsDriver(CursorDriver):
 
     def _read_is_pending(self) -> bool:
         """Check whether a normal read is in flight."""
+        raise NotImplementedError
+
+    def _read_size(self) -> int:
+        """Return the number of entries that the normal read in flight asked for."""
         raise NotImplementedError
 
     # --- comparison ----------------------------------------------------------------------------------------------
@@ -184,9 +186,9 @@ class PositionsDriver(CursorDriver):
 
     def _compare_read_done(self, line: Line, *, rewound: bool) -> None:
         """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already."""
-        shown, reached = line.recorded["read_position"], behind(line)
-        if rewound and shown is not None and reached:
-            self._settle_position("read_position", reached[-1], self._read_from(shown), None)
+        shown = line.recorded["read_position"]
+        if rewound and shown is not None and self._reached:
+            self._settle_position("read_position", self._reached[-1], self._read_from(shown), None)
         else:
             self._compare_positions(line)
 
@@ -280,6 +282,13 @@ class PositionsDriver(CursorDriver):
         )
         return None if by_ack is None else Begun(by_ack.seq)
 
+    def _behind(self, read_done: Line) -> list[int]:
+        """Return the positions behind the entries of a normal read, ascending; the last is where the whole read ends."""
+        ends = sorted(entry + 1 for entry in read_done.inputs["positions"] if entry >= 0)
+        if ends and len(read_done.inputs["positions"]) < self._read_size():
+            ends.append(int(first_left(self._cursor, ends[-1])))
+        return ends
+
     def _read_in_flight(self, line: Line, within_us: int | None = None) -> tuple[Line | None, list[int]]:
         """Return the end of the normal read in flight, and the positions behind its entries, ascending.
 
@@ -294,7 +303,7 @@ class PositionsDriver(CursorDriver):
         entries = [] if done is None else [entry for entry in done.inputs["positions"] if entry >= 0]
         if done is None or not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
             return None, []
-        return done, behind(done)
+        return done, self._behind(done)
 
     def _note_reset(self, entry: int) -> None:
         """Take a reset of the cursor to an entry."""

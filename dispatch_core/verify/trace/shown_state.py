@@ -568,6 +568,10 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """See ``PositionsDriver``."""
         return bool(self.core.state.s[st_.PENDING_READ])
 
+    def _read_size(self) -> int:
+        """See ``PositionsDriver``."""
+        return int(self.core.state.s[st_.READ_SIZE])
+
     def _reset(self, entry: int) -> None:
         """See ``CursorDriver``."""
         self._before_release.clear()

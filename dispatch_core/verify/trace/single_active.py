@@ -36,7 +36,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
-from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver, behind
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
 #: Number of the first entries of a cumulative acknowledgement that are looked at, to say when it moves mark-delete.
 _FIRST_ENTRIES: Final = 64
@@ -291,7 +291,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         if self._issued_at:
             self._issued_at.popleft()
         if self._rewound is not None and issued_at < self._rewound.seq:
-            self._rewound.positions.update(behind(line))
+            self._rewound.positions.update(self._reached)
         else:
             self._rewound = None
         if line.consumer not in (None, reader):
@@ -411,6 +411,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """See ``PositionsDriver``."""
         return self.core.pending
 
+    def _read_size(self) -> int:
+        """See ``PositionsDriver``."""
+        return self.core.read_size
+
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """See ``PositionsDriver``. A read in flight moves the read position, also one that a rewind or a later read follows.
 
@@ -425,7 +429,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return None
         done = self._end_of_read()
         ahead = recorded > self._plain_positions(line.seq)[0]
-        return self._issued_at[0] if (ahead if done is None else recorded in behind(done)) else None
+        return self._issued_at[0] if (ahead if done is None else recorded in self._behind(done)) else None
 
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``. A cumulative acknowledgement reads the positions after its own line."""
