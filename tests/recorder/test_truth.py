@@ -70,6 +70,19 @@ def test_an_entry_is_refused_as_a_whole() -> None:
     assert truth([*batch, *again, Step(9, "received", "c1", (3, 1), 1, "k", 1)]).repeated
 
 
+def test_an_acknowledgement_behind_a_request_for_its_entry_may_come_too_late() -> None:
+    batch = [
+        Step(0, "joined", "c1"),
+        *(Step(at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        Step(3, "nacked", "c1", (3, 1), 2, "k", 2),
+        Step(4, "acked", "c1", (3, 1), 1, "k", 1),
+        *(Step(4 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+    ]
+    assert not truth(batch).repeated
+    again = Step(9, "received", "c1", (3, 1), 1, "k", 1)
+    assert truth([*batch, Step(8, "acked", "c1", (3, 1), 1, "k", 1), again]).after_ack == {((3, 1), 1)}
+
+
 def test_a_key_at_two_consumers_is_split_until_the_first_is_done() -> None:
     assert seen(got("c1", 1), got("c2", 2)).split_keys == {"k"}
     assert seen(got("c1", 1), acked("c1", 1), got("c2", 2)).split_keys == set()

@@ -11,9 +11,12 @@ Nothing here knows logs, brokers' rules or the product. The order is that of pos
 * *After its acknowledgement*: a message came (to any consumer) although it had been acknowledged.
 
 Clients cannot know everything. An acknowledgement may never have arrived, and does not count, if client or broker ended
-less than ``_UNSENT_NS`` later, or if the message came from before a reload. After a reload the cursor starts from what the
-broker had kept: the first step back of each consumer is that rewind, and messages that come after their acknowledgement
-are counted apart. Failover and Exclusive rewind when a consumer comes or goes.
+less than ``_UNSENT_NS`` later, or if the message came from before a reload. It may have arrived too late if the client had
+asked for its entry again before, as it does when it refuses another message of the batch.
+
+After a reload the cursor starts from what the broker had kept: the first step back of each consumer is that rewind, and
+messages that come after their acknowledgement are counted apart. Failover and Exclusive rewind when a consumer comes or
+goes.
 """
 
 from __future__ import annotations
@@ -183,9 +186,9 @@ class _Observer:
         self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
 
     def _ack(self, step: Step) -> None:
-        self._unacknowledged.get(step.consumer, {}).pop(_message(step), None)
+        in_hand = self._unacknowledged.get(step.consumer, {}).pop(_message(step), None) is not None
         given_now = self._given_in.get((step.consumer, _message(step))) == self.truth.reloads
-        if step.t_ns not in self._unsent_acks and given_now:
+        if step.t_ns not in self._unsent_acks and given_now and in_hand:
             self._acked.setdefault(_message(step), self.truth.reloads)
 
     def _refuse(self, step: Step) -> None:

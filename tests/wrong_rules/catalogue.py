@@ -210,6 +210,12 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "cursor.rewind(self.state)",
         "pass",
     ),
+    "read_stops_at_its_last_entry": edit(
+        "a read that found nothing more leaves the acknowledged entries at the end of the topic unread",
+        "single_active:SingleActiveDispatcher.read_done",
+        "len(entries) < read.size",
+        "False",
+    ),
     "old_read_is_dispatched": edit(
         "a read from before all consumers left is sent to the next first one",
         "commands:read_done",

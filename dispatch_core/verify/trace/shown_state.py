@@ -33,7 +33,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
-from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
 _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
@@ -75,13 +75,17 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Values of a consumer at some moment; ``racing``: seq of the command whose other order gives them, 0 = plain."""
+    """Values of a consumer at some moment; ``racing``: seq of the command whose other order gives them, 0 = plain.
+
+    ``connected``: its connection has not broken.
+    """
 
     permits: int
     unacked: int
     blocked: bool
     average: float
     racing: int = 0
+    connected: bool = True
 
 
 def _before(charge: Charge, counters: Counters) -> Counters:
@@ -296,7 +300,25 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             for c in found
             for by, at in (*lowered.items(), *early.items())
         ]
-        return found + self._with_other_block(consumer, found, lowered, early)
+        return [
+            *found,
+            *self._with_other_block(consumer, found, lowered, early),
+            *self._without_connection(consumer, found),
+        ]
+
+    def _without_connection(self, consumer: int, found: list[Counters]) -> list[Counters]:
+        """Return the values of a consumer whose connection has broken: it has no usable permits until it is removed.
+
+        Source: Consumer.getAvailablePermits, ServerCnx.isActive.
+        """
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.t_us - self._line.t_us > HELD_UP_US:
+                break
+            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
+                break
+            if line.consumer == consumer and line.kind == "consumer_removing":
+                return [replace(c, connected=False, racing=line.seq) for c in found]
+        return []
 
     def _with_other_block(
         self, consumer: int, found: list[Counters], lowered: dict[int, int], early: dict[int, int]
@@ -384,6 +406,8 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         return pending if named is None else [entry for entry in pending if entry in set(named)]
 
     def _usable(self, consumer: int, counters: Counters) -> int:
+        if not counters.connected:
+            return 0
         st, slot = self.core.state, self.core.slot(consumer)
         own = st.permits[slot], st.unacked[slot], st.average[slot]
         st.permits[slot], st.unacked[slot], st.average[slot] = (

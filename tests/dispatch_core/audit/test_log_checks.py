@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.audit.deliveries.rows import Audit
 from tests.dispatch_core.audit.small_logs import (
     T0_US,
@@ -121,13 +122,27 @@ def test_connections_that_are_not_there(audit: Any) -> None:
                 added(1),
                 sent(1, 1),
                 removed(1),
-                ack(1, 1),
+                sent(1, 2),
                 {"kind": "flow", "consumer": 9, "permits": 1},
             ]
         )
     )
     found = [(row["seqs"], row["consumers"], row["reason"]) for row in of_kind(result, "unknown_consumer")]
     assert found == [([1], [7], "never_added"), ([5], [1], "already_removed"), ([6], [9], "never_added")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [ack(1, 1), {"kind": "flow", "consumer": 1, "permits": 1}, {"kind": "redeliver", "consumer": 1}],
+)
+def test_a_connection_goes_on_with_commands_when_its_consumer_is_removed(audit: Any, command: Any) -> None:
+    """Another thread removes the consumer: when the topic is unloaded, or the cursor is reset."""
+    events = numbered([added(1), sent(1, 0), sent(1, 1), removed(1), command])
+    events[-1]["t_us"] = events[-2]["t_us"] + HANDLED_LATE_US
+    assert kinds(audit(events)).get("unknown_consumer") is None
+    events[-1]["t_us"] += 1
+    (finding,) = of_kind(audit(events), "unknown_consumer")
+    assert (finding["seqs"], finding["reason"]) == ([5], "already_removed")
 
 
 def test_a_connection_that_a_gap_may_have_added_is_uncertain(audit: Any) -> None:

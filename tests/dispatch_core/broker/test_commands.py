@@ -145,6 +145,21 @@ def sent_a_batch_of(messages: int) -> KeySharedDispatcher:
     return core
 
 
+@pytest.mark.parametrize(("permits_given", "behind"), [(10, 6), (2, 2)])
+def test_a_read_passes_the_acknowledged_entries_at_the_end(permits_given: int, behind: int) -> None:
+    """A read that returns fewer entries than it asked for has looked at all of them."""
+    core = KeySharedDispatcher(resolve("4.2.4"), np.full(6, 11858), np.ones(6, np.int64), 1)
+    core.join(1, "c1")
+    core.join_selector(1)
+    core.flow(1, permits_given)
+    core.flow_applied(1, permits_given)
+    for entry in range(2, 6):
+        core.acknowledge(entry)
+    assert core.attempt_read().max_entries == permits_given
+    core.read_done("Normal", [0, 1])
+    assert core.state.s[st_.READ_POSITION] == behind
+
+
 def test_the_last_batch_index_deletes_the_entry_as_the_broker_does() -> None:
     """As in 4.2.4 random-0008-classic-ch-quiet, seq 488 to 494: mark-delete moves at the ack that leaves no index.
 

@@ -95,6 +95,20 @@ def test_what_an_active_consumer_change_sends_again(late_cumulative: int | None,
         core.read_done([])
 
 
+@pytest.mark.parametrize(
+    ("size", "behind"), [(10, 9), (2, 2)], ids=["looks at all entries", "has as many as it asked for"]
+)
+def test_a_read_passes_the_acknowledged_entries_at_the_end(size: int, behind: int) -> None:
+    """As in 4.2.4 soak-5115-failover-ring-racing: all but the first entry was acknowledged before the rewind."""
+    core = failover(entries=9)
+    start(core, 1, "c1", size)
+    for entry in range(2, 9):
+        core.acknowledge(entry)
+    assert core.attempt_read(1) == size
+    core.read_done([0, 1])
+    assert scalars(core) == (-1, behind)
+
+
 def test_a_read_that_returns_what_is_acknowledged_or_skips_what_is_not_is_no_read_of_this_cursor() -> None:
     core = failover()
     start(core, 1, "c1", 10)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker import profiles
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
@@ -24,6 +25,7 @@ from tests.dispatch_core.verify import tampering as t
 SAMPLE = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
 DRAIN = "designed-drain-one-by-one-ch"
 FAILOVER = "designed-failover-modulo-p1"
+UNLOADED = SAMPLE.parents[1] / "races" / "4.2.4" / "soak-5102-second-exclusive-quiet"
 
 Trace = list[dict[str, Any]]
 
@@ -180,6 +182,19 @@ def test_a_real_log_has_nothing_of_the_kind(tmp_path: Path, recording: str) -> N
     result = verify(log_of(tmp_path, recording, raw(recording)), strict=True)
     assert result.log_findings == []
     assert result.as_json()["log_findings"] == []
+
+
+def test_a_connection_goes_on_with_commands_when_its_consumer_is_removed(tmp_path: Path) -> None:
+    """In races/4.2.4/soak-5102-second-exclusive-quiet the topic is unloaded; 39 acks come up to 48 ms later."""
+    trace = t.raw(UNLOADED)
+    assert t.verified(UNLOADED).log_findings == []
+    removed = next(at for at, line in enumerate(trace) if line.get("kind") == "consumer_removed")
+    for line in trace[removed + 1 :]:
+        line["t_us"] += HANDLED_LATE_US
+    found = t.verified(t.copy_with(UNLOADED, trace, tmp_path)).log_findings
+    acks = [line["seq"] for line in trace[removed:] if line.get("kind") == "ack"]
+    assert [finding.seq for finding in found] == acks
+    assert len(acks) == 39
 
 
 # --- the core by itself ----------------------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ it in between.
 
 ``4.2.4/ops-50017-reset-back-classic-ch``: the reset of line 531 to 35:10 takes effect behind the end of the read that was in
 flight, line 532, which moves the read position to 35:62.
+
+``4.2.4/soak-5111-ch-racing``: the connection of consumer 2 breaks before line 79, so it has no usable permits. It is removed
+at line 84.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ REWOUND = RACES / "4.0.0" / "random-22001-failover-modulo-racing"
 ANSWERED = RACES / "4.0.0" / "ops-24106-reset-back-failover"
 UNBLOCKED = RACES / "4.0.0" / "random-22134-range-quiet"
 RESET = RACES / "4.2.4" / "ops-50017-reset-back-classic-ch"
+BROKEN = RACES / "4.2.4" / "soak-5111-ch-racing"
 READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
@@ -146,6 +150,25 @@ def test_a_reset_sets_no_other_read_position(position: str, tmp_path: Path) -> N
     trace = t.raw(RESET)
     line_of(trace, 533)["read_position"] = position
     assert ("divergent", None, 533) in findings_of(RESET, trace, tmp_path)
+
+
+def test_a_consumer_whose_connection_breaks_has_no_usable_permits(tmp_path: Path) -> None:
+    found = findings_of(BROKEN, t.raw(BROKEN), tmp_path)
+    assert found == [("uncertain", 84, 79), ("uncertain", 84, 82)]
+
+
+def test_usable_permits_are_all_there_or_none(tmp_path: Path) -> None:
+    trace = t.raw(BROKEN)
+    assert line_of(trace, 82)["value"] == 0
+    line_of(trace, 82)["value"] = 1
+    assert ("divergent", None, 82) in findings_of(BROKEN, trace, tmp_path)
+
+
+def test_a_connection_that_breaks_later_has_usable_permits(tmp_path: Path) -> None:
+    trace = t.raw(BROKEN)
+    for line in trace[trace.index(line_of(trace, 84)) :]:
+        line["t_us"] += 1_000_000
+    assert findings_of(BROKEN, trace, tmp_path) == [("divergent", None, 79), ("divergent", None, 82)]
 
 
 def test_an_ack_that_unblocks_lowers_the_counter_later(tmp_path: Path) -> None:
