@@ -145,8 +145,8 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
     "mark_delete_moves_by_one": edit(
         "mark-delete moves over one acknowledged entry at a time",
         "cursor:acknowledge",
-        "while at < len(st.deleted) and st.deleted[at] == 1:",
-        "if at < len(st.deleted) and st.deleted[at] == 1:",
+        "first_left(st, st.s[MARK_DELETE] + 1)",
+        "min(first_left(st, st.s[MARK_DELETE] + 1), st.s[MARK_DELETE] + 2)",
     ),
     "mark_delete_leaves_the_read_position": edit(
         "mark-delete does not push the read position",
