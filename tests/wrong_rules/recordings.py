@@ -547,6 +547,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/soak-5011-third-failover-ring-racing",
         "4.2.4/failover-batches-0001-modulo-racing",
     ),
+    "read_stops_at_its_last_entry": ("4.2.4/soak-5115-failover-ring-racing",),
     "failover_permits_in_entries": ("4.0.0/failover-batches-0000-modulo-quiet",),
     "failover_left_indexes_are_free": (
         "4.2.4/failover-batches-0001-modulo-racing",
