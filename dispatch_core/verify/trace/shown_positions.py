@@ -7,6 +7,7 @@ move or reset of the cursor explains is uncertain, and names its line.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -129,13 +130,13 @@ class PositionsDriver(CursorDriver):
         """Return the line of a move of the cursor that is under way."""
         return None
 
+    @abstractmethod
     def _read_is_pending(self) -> bool:
         """Check whether a normal read is in flight."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read_size(self) -> int:
         """Return the number of entries that the normal read in flight asked for."""
-        raise NotImplementedError
 
     # --- comparison ----------------------------------------------------------------------------------------------
 
