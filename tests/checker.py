@@ -70,9 +70,9 @@ def check_log(messages: list[dict[str, Any]], events: list[dict[str, Any]]) -> l
             added.add(consumer)
         named = kind in ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
         # A connection goes on with commands for a while when another thread has removed its consumer.
-        grace_us = 1_000_000 if kind in ("flow", "ack", "redeliver") else 0
-        gone = consumer in removed_us and (not grace_us or event["t_us"] > removed_us[consumer] + grace_us)
-        if named and (consumer not in added or gone):
+        in_time = event["t_us"] <= removed_us.get(consumer, 0) + 1_000_000
+        may_follow = kind in ("flow", "ack", "redeliver") and in_time
+        if named and (consumer not in added or (consumer in removed_us and not may_follow)):
             found.append(("unknown_consumer", seq))
         if kind == "consumer_removed":
             removed_us.setdefault(consumer, event["t_us"])

@@ -486,7 +486,10 @@ def read_done(st: State, is_replay: bool, last_entry: int, count: int) -> bool:
         st.s[PENDING_REPLAY] = 0
     else:
         st.s[PENDING_READ] = 0
-        cursor.moved_by_read(st, last_entry, count < st.s[READ_SIZE])
+        if last_entry >= 0:
+            cursor.moved_by_read(st, last_entry)
+        if count < st.s[READ_SIZE]:
+            cursor.read_to_end(st)
         if st.s[REWIND_DUE] == 1:
             st.s[REWIND_DUE] = 0
             cursor.rewind(st)

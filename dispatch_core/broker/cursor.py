@@ -8,7 +8,7 @@ Entries 0 to 3 are read; 1 is acknowledged, which leaves a hole, then 0; a rewin
 >>> import numpy as np
 >>> from dispatch_core.broker.state import new_state
 >>> st = new_state(np.zeros(5, np.int32), np.ones(5, np.int32), n_hashes=1, n_consumers=1)
->>> moved_by_read(st, 3, False)
+>>> moved_by_read(st, 3)
 >>> acknowledge(st, 1)
 >>> int(st.s[MARK_DELETE]), int(st.s[READ_POSITION])
 (-1, 4)
@@ -62,25 +62,30 @@ def rewind(st: State) -> None:
 
 
 @compiled
-def moved_by_read(st: State, last_entry: int, ended_short: bool) -> None:
-    """Move the read position past ``last_entry``, the last entry that a normal read returned; -1 = it returned none.
+def moved_by_read(st: State, last_entry: int) -> None:
+    """Move the read position past ``last_entry``, the last entry that a normal read returned."""
+    st.s[READ_POSITION] = max(st.s[READ_POSITION], last_entry + 1)
 
-    A read leaves out acknowledged entries and goes on until it has as many as it asked for. One that returned fewer
-    (``ended_short``) has looked at all entries of the topic, so it also passes the acknowledged ones behind the last.
-    Source: OpReadEntry, ManagedCursorImpl.getNextAvailablePosition.
 
-    Entry 0 is pending and 1 and 2 are acknowledged when the cursor is rewound; the read asked for ten entries:
+@compiled
+def read_to_end(st: State) -> None:
+    """Move the read position past the acknowledged entries at it: a normal read has looked at all entries of the topic.
+
+    A read leaves out acknowledged entries and goes on until it has as many as it asked for. So one that returns fewer has
+    come to the end. Source: OpReadEntry, ManagedCursorImpl.getNextAvailablePosition.
+
+    Entry 0 is pending and 1 and 2 are acknowledged when the cursor is rewound; a read of ten returns entry 0 alone:
 
     >>> import numpy as np
     >>> from dispatch_core.broker.state import new_state
     >>> st = new_state(np.zeros(4, np.int32), np.ones(4, np.int32), n_hashes=1, n_consumers=1)
     >>> st.deleted[1:3] = 1
-    >>> moved_by_read(st, 0, True)
+    >>> moved_by_read(st, 0)
+    >>> read_to_end(st)
     >>> int(st.s[READ_POSITION])
     3
     """
-    at = max(st.s[READ_POSITION], last_entry + 1)
-    st.s[READ_POSITION] = first_left(st, at) if ended_short else at
+    st.s[READ_POSITION] = first_left(st, st.s[READ_POSITION])
 
 
 #: All batch indexes of an entry, whatever their number, as bits.

@@ -49,7 +49,7 @@ Of eight entries 0 to 4 are read; 1 is acknowledged, 0 and 2 are pending. A skip
 >>> from dispatch_core.broker.pending_acks import hold
 >>> from dispatch_core.broker.state import example_state
 >>> st = example_state(entries=8)
->>> moved_by_read(st, 4, False)
+>>> moved_by_read(st, 4)
 >>> for entry in (0, 2):
 ...     hold(st, 0, entry, 0)
 >>> acknowledge(st, 1)

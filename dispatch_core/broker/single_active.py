@@ -361,8 +361,9 @@ class SingleActiveDispatcher:
         self.pending = False
         stored = [entry for entry in entries if entry >= 0]
         if stored:
-            self.state.s[READ_POSITION] = int(self.state.s[MARK_DELETE]) + 1
-            cursor.moved_by_read(self.state, stored[-1], len(entries) < read.size)
+            self.state.s[READ_POSITION] = max(stored[-1] + 1, int(self.state.s[MARK_DELETE]) + 1)
+            if len(entries) < read.size:
+                cursor.read_to_end(self.state)
             self._position_sure = not self._reads
         if rules.is_read_for_another(read.consumer, self.active):
             return ReadResult(None, True, self._rewind_and_notify())

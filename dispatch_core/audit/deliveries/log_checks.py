@@ -32,10 +32,11 @@ from dispatch_core.times import clock
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
 #: them: a consumer is notified of the active one while it is being added, before its ``consumer_added`` line.
 _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
-#: Commands of a client. A broker that disconnects consumers (unload, reset of the cursor, deletion) takes them from the
-#: dispatcher in one thread, while the connection's own thread goes on with commands that have arrived. So these may come so
-#: long after ``consumer_removed``, microseconds. In recordings of a busy machine the last of them came after 48 ms.
+#: Commands of a client.
 _COMMANDS: Final = ("ack", "flow", "redeliver")
+#: Commands may come so long after ``consumer_removed``, microseconds: a broker that disconnects consumers (unload, reset of
+#: the cursor, deletion) takes them from the dispatcher in one thread, while the connection's own thread goes on with what
+#: has arrived. In recordings of a busy machine the last command came after 48 ms.
 HANDLED_LATE_US: Final = 1_000_000
 _NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "redeliver"}
 
@@ -211,7 +212,7 @@ class Connected:
         never = np.iinfo(np.int64).max
         first_added = np.full(len(numbers), never)
         first_removed = np.full(len(numbers), never)
-        seq, t_us = _ints(events["seq"]), _ints(events["t_us"])
+        t_us = _ints(events["t_us"])
         for rows, firsts, before in (
             (added, first_added, self._added),
             (removed, first_removed, self._removed_us),
@@ -233,6 +234,7 @@ class Connected:
             is_command = np.array([w in _COMMANDS for w in words])[codes[at]]
             removed_us = np.array([self._removed_us.get(number, 0) for number in numbers])[code[at]]
             gone &= ~(is_command & (t_us[at] - removed_us <= HANDLED_LATE_US))
+        seq = _ints(events["seq"])
         found = []
         for row, never_added in zip(
             at[unknown | gone].tolist(), unknown[unknown | gone].tolist(), strict=True

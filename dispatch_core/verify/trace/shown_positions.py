@@ -82,7 +82,7 @@ class PositionsDriver(CursorDriver):
         super().__init__(*args, **given)
         self._effects_open = OpenEffects()
         self._on_their_way = AcksOnTheirWay()
-        # It takes effect some time after its line, and is over when consumers come back.
+        # A reset takes effect some time after its line, and is over when consumers come back.
         self._reset_under_way: _Reset | None = None
         # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
         self._moved_to: tuple[int, int] = (0, -1)

@@ -230,13 +230,14 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         expected: list[int] = []
         fits = len(usable) == 4 * int(s[st_.N_CONSUMERS])
         for at, consumer in enumerate(self.core.connected()):
-            counters = self._counters(consumer, self._sampled_after, line.seq)
-            rows = [(self._usable(consumer, c), c.permits, c.unacked, c.racing) for c in counters]
-            expected += [consumer, *rows[0][:3]]
+            plain = self._plain_at(consumer, line.seq)
+            expected += [consumer, self._usable(consumer, plain), plain.permits, plain.unacked]
             row = usable[4 * at : 4 * at + 4]
             fits = fits and row[0] == consumer
-            if not fits or row[1:] == list(rows[0][:3]):
+            if not fits or row == expected[-4:]:
                 continue
+            counters = self._counters(consumer, self._sampled_after, line.seq)
+            rows = [(self._usable(consumer, c), c.permits, c.unacked, c.racing) for c in counters]
             # The three are read one after the other, so each may be of another moment.
             seqs = [next((other[3] for other in rows if other[of] == row[of + 1]), None) for of in range(3)]
             fits = None not in seqs

@@ -136,7 +136,7 @@ def fold(
                 reason[at] = _judge(st, op_ordinals[at] + WIDE, op_t_us[op], acked_us)
                 if consumer != active:
                     reason[at] = NOT_ACTIVE
-                moved_by_read(st, op_ordinals[at] + WIDE, False)
+                moved_by_read(st, op_ordinals[at] + WIDE)
         elif code == ACK:
             for at in range(op_start[op], op_start[op + 1]):
                 acked_us[op_ordinals[at]] = op_t_us[op]

@@ -231,7 +231,7 @@ def _pass_over(st: State, upto: int) -> None:
     for entry in range(st.s[READ_POSITION], upto):
         if st.deleted[entry] == 0 and st.holder[entry] == NOBODY and st.in_replay[entry] == 0:
             requeue(st, entry, st.hash_id[entry] + WIDE)
-    moved_by_read(st, upto - 1, False)
+    moved_by_read(st, upto - 1)
 
 
 @compiled
@@ -261,7 +261,7 @@ def _decide(
         at = start + (sorted_[i] & MOST_PER_ROUND)
         batch.expected[at] = max(chosen, NOBODY)
         batch.reason[at] = OPEN if chosen == slot else _why_not(st, False, slot, entry, is_replay)
-        moved_by_read(st, entry, False)
+        moved_by_read(st, entry)
         if track:
             note_sent(st, entry)
     if track:
@@ -305,7 +305,7 @@ def _decide_classic(
         for i in range(count):
             if entries[i] >= st.s[READ_POSITION]:
                 _pass_over(st, entries[i])
-                moved_by_read(st, entries[i], False)
+                moved_by_read(st, entries[i])
 
 
 @compiled

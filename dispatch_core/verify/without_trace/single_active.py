@@ -7,7 +7,7 @@ of single messages of a batch free none.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.without_trace import positions
 from dispatch_core.verify.without_trace.base import Array, DispatcherFold, Ints, OperationBatch
 from dispatch_core.verify.without_trace.possible_owners import ActiveConsumer
+
+#: Operations that may change the gate, besides moves of the cursor.
+_MAY_CHANGE_A_GATE: Final = (ADDED, REMOVED, FLOW)
 
 
 class _Gate(NamedTuple):
@@ -105,17 +108,20 @@ class SingleActiveFold(DispatcherFold):
         by = self._permits_by(batch) if sampler is not None else np.empty(0, np.int64)
         at, end = 0, len(batch.op_code)
         samples = no_samples(end) if sampler is None else sampler.samples
+        changes = np.empty(0, np.int64)  # operations that may change the gate; used before the first sample
+        if sampler is not None and not self._sampled:
+            changes = np.flatnonzero(np.isin(batch.op_code, _MAY_CHANGE_A_GATE) | (batch.op_code >= PASSED))
         while at < end:
             begun, stop = at, end
             if sampler is not None and not self._sampled:
                 # The first sample is that of all gates before it.
                 stop = sampler.stop(at)
                 if at < sampler.begin:
-                    changing = at + np.flatnonzero(_may_change_gate(batch.op_code[at:stop]))
-                    if at in changing[:1]:
+                    following = int(np.searchsorted(changes, at))
+                    if at in changes[following : following + 1]:
                         self._note_gate(batch, at)
-                        changing = changing[1:]
-                    stop = min([stop, *changing[:1].tolist()])
+                        following += 1
+                    stop = min([stop, *changes[following : following + 1].tolist()])
             active = NOBODY if self.core.active is None else self._index[self.core.active]
             at, self._rewind_due = positions.fold_while_quiet(
                 self.core.state,
@@ -238,11 +244,3 @@ class SingleActiveFold(DispatcherFold):
     def again_below(self) -> int:
         """See ``DispatcherFold``: from a change of the active consumer, or its redelivery request, on."""
         return int(self._again[positions.BELOW])
-
-
-def _may_change_gate(op_code: Array) -> npt.NDArray[np.bool_]:
-    """Return which operations may change the gate: joins, leaves, permits, and moves of the cursor."""
-    changes: npt.NDArray[np.bool_] = (
-        (op_code == ADDED) | (op_code == REMOVED) | (op_code == FLOW) | (op_code >= PASSED)
-    )
-    return changes

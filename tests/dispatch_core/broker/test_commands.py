@@ -30,7 +30,7 @@ def delivered(sizes: list[int], owners: list[int], *, given_permits: int = 100) 
     for entry, slot in enumerate(owners):
         pending_acks.hold(state, slot, entry, 0)
         permits.charge_send(state, slot, sizes[entry], 0, 1)
-    cursor.moved_by_read(state, n - 1, False)
+    cursor.moved_by_read(state, n - 1)
     return state
 
 

@@ -99,7 +99,7 @@ def test_what_an_active_consumer_change_sends_again(late_cumulative: int | None,
     ("size", "behind"), [(10, 9), (2, 2)], ids=["looks at all entries", "has as many as it asked for"]
 )
 def test_a_read_passes_the_acknowledged_entries_at_the_end(size: int, behind: int) -> None:
-    """As in 4.2.4 soak-5115-failover-ring-racing: all but the first entry was acknowledged before the rewind."""
+    """As in 4.2.4 soak-5115-failover-ring-racing: what lies behind the first entries was acknowledged before the rewind."""
     core = failover(entries=9)
     start(core, 1, "c1", size)
     for entry in range(2, 9):

@@ -184,7 +184,7 @@ def test_entries_are_stored_after_their_publish_time_and_in_order() -> None:
 def test_a_move_forward_keeps_the_invariants_of_the_cursor(target: int) -> None:
     """All up to mark-delete is deleted, the entry behind it is not, and mark-delete never goes back."""
     st = example_state(entries=8)
-    moved_by_read(st, 5, False)
+    moved_by_read(st, 5)
     for entry in (0, 3, 4):
         acknowledge(st, entry)
     for entry in (1, 2, 5):
@@ -202,7 +202,7 @@ def test_a_move_forward_keeps_the_invariants_of_the_cursor(target: int) -> None:
 @pytest.mark.parametrize("entry", range(9))
 def test_a_reset_leaves_nothing_acknowledged_behind_it(entry: int) -> None:
     st = example_state(entries=8)
-    moved_by_read(st, 5, False)
+    moved_by_read(st, 5)
     for acked in (0, 1, 4, 6):
         acknowledge(st, acked)
     cursor_moves.reset(st, entry)
