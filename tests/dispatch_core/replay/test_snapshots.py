@@ -251,9 +251,20 @@ def test_bytes_that_hold_no_state_are_refused(data: bytes, why: str) -> None:
         decoded(data)
 
 
-@pytest.mark.parametrize("place", [0.1, 0.3, 0.5, 0.7, 0.9])
-def test_a_flipped_bit_is_refused(kept: bytes, place: float) -> None:
-    damaged = bytearray(kept)
-    damaged[int(place * len(damaged))] ^= 1
-    with pytest.raises(SnapshotError):
-        decoded(bytes(damaged))
+def test_a_flipped_bit_is_refused_or_changes_nothing(kept: bytes) -> None:
+    """A bit can point the compression to another copy of the same bytes: then the state is the same.
+
+    The checksum of the stored bytes, in the table of snapshots, finds these too (``snapshot_files``).
+    """
+    state = zstandard.decompress(kept)
+    refused = 0
+    for place in range(0, len(kept), max(1, len(kept) // 200)):
+        damaged = bytearray(kept)
+        damaged[place] ^= 1 << place % 8
+        try:
+            decoded(bytes(damaged))
+        except SnapshotError:
+            refused += 1
+        else:
+            assert zstandard.decompress(bytes(damaged)) == state, place
+    assert refused > 150
