@@ -11,8 +11,9 @@ from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dispatch_airflow import maintenance_steps
-from dispatch_airflow.home import Home, clear_failure
+from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
+from dispatch_airflow.retries import RETRIES
 
 DOC: Final = """
 ### Maintenance
@@ -95,32 +96,28 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=1,
     params=PARAMS,
     tags=["pulsar", "dispatch", "maintenance"],
-    default_args={"owner": "dispatch-audit"},
+    default_args={"owner": "dispatch-audit", "retry_policy": RETRIES},
 )
 def dispatch_audit_maintenance() -> None:
     """Check, verify, remove, compact."""
 
     @step(retries=0)
     def check(params: dict[str, Any]) -> dict[str, int | None]:
-        with clear_failure():
-            return maintenance_steps.kept_days(params)
+        return maintenance_steps.kept_days(params)
 
     @step(retries=0)
     def verify(params: dict[str, Any]) -> dict[str, Any]:
         if not params["verify_checksums"]:
             raise AirflowSkipException("the parameter verify_checksums is off")
-        with clear_failure():
-            return maintenance_steps.verify(Home.current())
+        return maintenance_steps.verify(Home.current())
 
     @step(retries=1, retry_delay=timedelta(seconds=30), trigger_rule=TriggerRule.NONE_FAILED)
     def retain(kept: dict[str, int | None], params: dict[str, Any]) -> dict[str, Any]:
-        with clear_failure():
-            return maintenance_steps.retain(kept, Home.current(), dry_run=params["dry_run"])
+        return maintenance_steps.retain(kept, Home.current(), dry_run=params["dry_run"])
 
     @step(retries=1, retry_delay=timedelta(seconds=30))
     def compact(params: dict[str, Any]) -> dict[str, Any]:
-        with clear_failure():
-            return maintenance_steps.compact(Home.current(), dry_run=params["dry_run"])
+        return maintenance_steps.compact(Home.current(), dry_run=params["dry_run"])
 
     kept = check()
     kept >> verify() >> retain(kept) >> compact()

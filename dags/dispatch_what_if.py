@@ -9,9 +9,10 @@ from typing import Any, Final
 from airflow.sdk import Param, dag, task
 
 from dispatch_airflow import what_if_steps
-from dispatch_airflow.home import Home, clear_failure
+from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import WHAT_IF, with_links
 from dispatch_airflow.params import MOMENT, number
+from dispatch_airflow.retries import RETRIES
 
 DOC: Final = """
 ### What if the broker had other rules?
@@ -57,6 +58,15 @@ PARAMS: Final = {
         title="Interval (its start)",
         description="Start of an interval that dispatch_audit has audited",
         examples=["2026-11-21T00:00:00Z"],
+        section="Recorded load",
+    ),
+    "namespace": Param(
+        None,
+        type=["null", "string"],
+        maxLength=100,
+        title="Source",
+        description="Empty: the scheduled one; else its folder in the home, as the log of choose_interval names it",
+        examples=["sources/orders", "ad-hoc/incident-7-eu-71e37609"],
         section="Recorded load",
     ),
     "subscriptions": Param(
@@ -143,20 +153,18 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=2,
     params=PARAMS,
     tags=["pulsar", "dispatch", "what-if"],
-    default_args={"owner": "dispatch-audit"},
+    default_args={"owner": "dispatch-audit", "retry_policy": RETRIES},
 )
 def dispatch_what_if() -> None:
     """Check the form, then compare."""
 
     @step(retries=0)
     def check(params: dict[str, Any]) -> dict[str, Any]:
-        with clear_failure():
-            return what_if_steps.check(params)
+        return what_if_steps.check(params)
 
     @step(retries=1, retry_delay=timedelta(seconds=10))
     def compare(checked: dict[str, Any], run_id: str) -> dict[str, Any]:
-        with clear_failure():
-            return what_if_steps.compare(checked, Home.current(), run_id)
+        return what_if_steps.compare(checked, Home.of(checked), run_id)
 
     with_links(compare(check()), WHAT_IF)
 

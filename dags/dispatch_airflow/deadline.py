@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import datetime, timedelta
-from itertools import pairwise
+from datetime import timedelta
 from typing import Any, Final
 
 from dispatch_airflow.home import Home, ParameterError, progress
+from dispatch_airflow.schedule import longest_interval
+from dispatch_airflow.sources import source_of
 
 HOURS_VARIABLE: Final = "DISPATCH_AUDIT_DEADLINE_HOURS"
 #: From the end of a day, or of a longer interval, until its verdicts must be there.
@@ -21,26 +22,6 @@ _AFTER_DAYS: Final = timedelta(hours=6)
 #: The same of a shorter interval.
 _AFTER_HOURS: Final = timedelta(minutes=15)
 _MOST_HOURS: Final = 24.0 * 366
-#: So many intervals of a schedule are looked at, to find the longest.
-_LOOKED_AT: Final = 400
-
-
-def longest_interval(schedule: str) -> timedelta:
-    """Return the longest interval between two ticks of a cron expression.
-
-    >>> longest_interval("0 * * * *"), longest_interval("0 8-18 * * *")
-    (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=50400))
-
-    Raises ``ParameterError`` for a text that is no cron expression.
-    """
-    from croniter import CroniterError, croniter  # type: ignore[import-untyped]
-
-    try:
-        ticks = croniter(schedule, datetime(2024, 1, 1))
-        times = [ticks.get_next(datetime) for _ in range(_LOOKED_AT)]
-    except CroniterError as error:
-        raise ParameterError(f"the schedule {schedule!r} is no cron expression: {error}") from None
-    return max(after - before for before, after in pairwise(times))
 
 
 def time_allowed(schedule: str) -> timedelta:
@@ -84,7 +65,7 @@ def report_if_late(context: Mapping[str, Any]) -> None:
         progress.info("deadline: %s is not a scheduled run", run.get("dag_run_id"))
         return
     start = str(run.get("data_interval_start") or run.get("logical_date"))
-    if judged(start):
+    if judged(Home.current().within(source_of(run["dag_id"]).namespace), start):
         progress.info("deadline: the verdicts of %s are there", start)
         return
     from dispatch_airflow import notify
@@ -94,12 +75,12 @@ def report_if_late(context: Mapping[str, Any]) -> None:
     notify.send_notice(subject, body, f"deadline:{run.get('dag_id')}:{run.get('dag_run_id')}")
 
 
-def judged(interval_start: str) -> bool:
+def judged(home: Home, interval_start: str) -> bool:
     """True if the interval has verdicts."""
     from dispatch_expectations.validate import read_verdicts
     from spark_jobs.intervals import parse_moment
 
-    return bool(read_verdicts(Home.current().warehouse, parse_moment(interval_start)))
+    return bool(read_verdicts(home.warehouse, parse_moment(interval_start)))
 
 
 def message(run: Mapping[str, Any], interval_start: str, due: str) -> tuple[str, str]:

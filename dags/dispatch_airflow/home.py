@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
 HOME_VARIABLE: Final = "DISPATCH_AUDIT_HOME"
 #: Id of the Airflow connection (type Amazon Web Services) with the credentials of a home in an object store.
 CONNECTION_VARIABLE: Final = "DISPATCH_AUDIT_HOME_CONNECTION"
-SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
-#: Path of a file of settings that hold in place of those in the logs' headers.
-SETTINGS_VARIABLE: Final = "DISPATCH_AUDIT_SETTINGS"
 
 #: Lines of a task for people; ``make run`` shows them on the terminal.
 progress = logging.getLogger("dispatch_audit.progress")
@@ -33,19 +29,6 @@ class StepError(DispatchAuditError):
 
 class ParameterError(DispatchAuditError):
     """A run's parameters name no interval, no source or no rules."""
-
-
-@contextmanager
-def clear_failure() -> Iterator[None]:
-    """Turn a step's errors into Airflow's: another attempt only for ``StepError``, not for wrong input."""
-    from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-    try:
-        yield
-    except StepError as error:
-        raise AirflowException(str(error)) from error
-    except DispatchAuditError as error:
-        raise AirflowFailException(str(error)) from error
 
 
 def use_connection() -> None:
@@ -85,9 +68,14 @@ _USED: Final = "_DISPATCH_AUDIT_HOME_CONNECTION_USED"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folder or URL under which one installation keeps what it lands, writes and publishes."""
+    """The folder or URL under which one installation keeps what it lands, writes and publishes.
+
+    ``namespace``: the folder below ``root`` with all that belongs to one source (``sources.py``); empty for the source
+    that the environment names, whose folders lie in ``root`` itself.
+    """
 
     root: str
+    namespace: str = ""
 
     def __post_init__(self) -> None:
         text = os.fspath(self.root)
@@ -103,12 +91,22 @@ class Home:
         use_connection()
         return cls(os.environ.get(HOME_VARIABLE) or ".dispatch-audit")
 
+    @classmethod
+    def of(cls, chosen: Mapping[str, str]) -> Home:
+        """Return the home of a run, with the namespace that its first task chose."""
+        return cls.current().within(chosen["namespace"])
+
+    def within(self, namespace: str) -> Home:
+        """Return the part of this home with one namespace."""
+        return Home(self.root, namespace)
+
     @property
     def place(self) -> Location:
-        """The home itself."""
+        """The folder of the namespace."""
         from spark_jobs.location import Location  # slow to import, and not needed to parse a DAG
 
-        return Location.of(self.root)
+        root = Location.of(self.root)
+        return root / self.namespace if self.namespace else root
 
     @property
     def landing(self) -> Location:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import Final
 
 from airflow.sdk import Param
@@ -11,20 +12,6 @@ from dispatch_airflow.home import ParameterError
 
 # The form shows a calendar for "date-time"; values from REST and the command line must match this.
 MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
-
-
-def moment(title: str, description: str, section: str) -> Param:
-    """Make a parameter with a date and time, which may be empty."""
-    return Param(
-        None,
-        type=["null", "string"],
-        format="date-time",
-        pattern=MOMENT,
-        title=title,
-        description=description,
-        examples=["2026-11-21T00:00:00Z"],
-        section=section,
-    )
 
 
 def switch(value: bool, title: str, description: str, section: str) -> Param:
@@ -51,3 +38,14 @@ def set_number(variable: str, usual: int, *, most: int, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
         raise ParameterError(f"{variable} is {text!r}; give a number from {least} to {most}")
     return int(text)
+
+
+def set_day(variable: str, usual: datetime) -> datetime:
+    """Read a day (UTC) from an environment variable. Raises ``ParameterError``, which Airflow shows as an import error."""
+    text = os.environ.get(variable)
+    if not text:
+        return usual
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise ParameterError(f"{variable} is {text!r}; give a day such as 2026-11-21") from None

@@ -8,71 +8,82 @@ processes of its own (``dags/dispatch_airflow/stages.py``), so that parsing the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_airflow.home import Home, ParameterError, progress
+from dispatch_airflow.schedule import DAILY, last_interval
+from dispatch_airflow.sources import Source, namespace_of
 from dispatch_airflow.stages import describe
 
-#: Columns of a verdict that other tasks need. An interval may have ten thousand dispatchers.
-_IN_XCOM: Final = ("cluster", "topic", "subscription", "promise", "verdict", "reason")
+if TYPE_CHECKING:
+    from dispatch_expectations.verdict import Verdict
+
+#: Columns of an overall verdict.
+_OVERALL: Final = ("cluster", "topic", "subscription", "verdict", "reason")
 #: The cluster of logs that name none; it is left out of names.
 _USUAL_CLUSTER: Final = "standalone"
-#: Maximum number of names in an asset event, which is kept in Airflow's database.
+#: Maximum number of names in an asset event and in an error, which are kept in Airflow's database.
 _NAMED_AT_MOST: Final = 100
 
 
 def choose_interval(
     params: Mapping[str, Any],
     data_interval: tuple[datetime | None, datetime | None],
-    home: Home | None = None,
+    home: Home,
+    *,
+    run_type: str = "manual",
+    moment: datetime | None = None,
+    schedule: str = DAILY,
+    known: Iterable[Source] = (),
 ) -> dict[str, str]:
-    """Choose the interval and the source of a run: ``interval_start, interval_end, source``, as text.
+    """Choose the interval, the source and the namespace of a run: ``interval_start, interval_end, source, namespace``.
 
-    The interval comes from the parameters, else it is the run's data interval; if the schedule was changed, what the
-    earlier one has audited of it in ``home`` is left out (``pull_logs.rest_of``). If the parameter ``settings_file`` names a
-    file, its settings are added as ``overrides`` (JSON). Raises ``ParameterError`` if there is no interval or no source.
+    The interval is the run's data interval. If the schedule was changed, a scheduled run and a backfill leave out what the
+    earlier schedule has audited of it (``pull_logs.rest_of``). A run without a data interval, as Airflow makes one without a
+    logical date or without a schedule, takes the last interval of ``schedule`` that had ended at ``moment``. If the parameter
+    ``settings_file`` names a file, its settings are added as ``overrides`` (JSON).
+
+    Args:
+        params: the run's parameters.
+        data_interval: of the run, as Airflow gives it.
+        home: the home without a namespace.
+        run_type: Airflow's type of the run.
+        moment: when the run was triggered; by default now.
+        schedule: cron expression.
+        known: sources with a namespace of their own.
+
+    Raises:
+        ParameterError: there is no source.
     """
     from spark_jobs.intervals import interval
 
-    start, end = params.get("interval_start"), params.get("interval_end")
-    if start is None and end is not None:
-        raise ParameterError(
-            f"interval_end is {str(end)[:80]!r} but interval_start is empty; nothing was done. "
-            "Give both, or neither for the run's own data interval."
-        )
-    from_params = start is not None
-    if not from_params:
-        start, end = data_interval
-    if start is None:
-        raise ParameterError(
-            "this run has no data interval and interval_start is empty; nothing was done. "
-            "Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
-        )
-    if start == end and not from_params:
-        raise ParameterError(
-            f"the run's data interval is empty ({start} to {end}), as for every manual run, and interval_start is "
-            "empty; nothing was done. Trigger it again with interval_start, for example 2026-11-21T00:00:00Z."
-        )
-    span = interval(start, end)
-    if home is not None and not from_params:
-        from spark_jobs.pull.pull_logs import rest_of
-
-        span = rest_of(home.landing, span)
     source = str(params.get("source") or "").strip()
     if not source:
         raise ParameterError(
             "source is empty; nothing was done. Give the folder or URL of the recorded logs."
         )
+    settings_file = str(params.get("settings_file") or "").strip()
+    namespace = namespace_of(source, settings_file, known)
+    start, end = data_interval
+    if start is None or start == end:
+        start, end = last_interval(schedule, start or moment or datetime.now(UTC))
+    span = interval(start, end)
+    if run_type != "manual":
+        from spark_jobs.pull.pull_logs import rest_of
+
+        span = rest_of(home.within(namespace).landing, span)
     progress.info("interval %s to %s, source %s", span.start.isoformat(), span.end.isoformat(), source)
+    if namespace:
+        progress.info("results are in %s, apart from those of other sources", home.within(namespace).place)
     chosen = {
         "interval_start": span.start.isoformat(),
         "interval_end": span.end.isoformat(),
         "source": source,
+        "namespace": namespace,
     }
-    settings_file = str(params.get("settings_file") or "").strip()
     if settings_file:
         from dispatch_core.cli.settings_file import settings_of
         from dispatch_core.recording.log_profile import Overrides
@@ -136,8 +147,17 @@ def audited(chosen: Mapping[str, str], replayed: Mapping[str, Any]) -> dict[str,
 
 
 def bounds(chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the bounds of the interval."""
-    return {name: chosen[name] for name in ("interval_start", "interval_end")}
+    """Return the bounds of the interval, and the namespace of its source if it has one."""
+    named = {"namespace": chosen["namespace"]} if chosen["namespace"] else {}
+    return {name: chosen[name] for name in ("interval_start", "interval_end")} | named
+
+
+def partition_key(chosen: Mapping[str, str]) -> str:
+    """Return the name of the interval, below its namespace if it has one."""
+    from spark_jobs.intervals import interval
+
+    name = interval(chosen["interval_start"], chosen["interval_end"]).name
+    return f"{chosen['namespace']}/{name}" if chosen["namespace"] else name
 
 
 def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,16 +176,31 @@ def plan_of(planned: Mapping[str, Any]) -> list[dict[str, Any]]:
 def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
     """Judge the interval with Great Expectations, write Data Docs and the ``verdicts`` table.
 
-    Returns the overall verdict of each dispatcher, with the columns ``_IN_XCOM``; the table has all verdicts.
+    Returns the overall verdict of each dispatcher, with the columns ``_OVERALL``; the table has all verdicts.
     """
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.intervals import parse_moment
 
-    verdicts = validate_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs)
+    return _overall(validate_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs))
+
+
+def verdicts(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
+    """Read the overall verdicts of the interval, as ``validate`` returned them."""
+    from dispatch_expectations.validate import read_verdicts
+    from spark_jobs.intervals import parse_moment
+
+    return _overall(read_verdicts(home.warehouse, parse_moment(chosen["interval_start"])))
+
+
+def counts(overall: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Count overall verdicts: an interval may have ten thousand, so they are not passed from task to task."""
+    found = Counter(row["verdict"] for row in overall)
+    return {name: found[name] for name in ("PASS", "FAIL", "UNKNOWN")}
+
+
+def _overall(found: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [
-        {name: getattr(verdict, name) for name in _IN_XCOM}
-        for verdict in verdicts
-        if verdict.promise == "all"
+        {name: getattr(verdict, name) for name in _OVERALL} for verdict in found if verdict.promise == "all"
     ]
 
 
@@ -180,16 +215,11 @@ def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     return summary
 
 
-def overall(verdicts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the rows with a dispatcher's overall verdict."""
-    return [row for row in verdicts if row["promise"] == "all"]
-
-
 def broken(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write one line with the reason for each dispatcher whose overall verdict is FAIL."""
-    return [
-        f"{name_of(row)}: FAIL - {row['reason']}" for row in overall(verdicts) if row["verdict"] == "FAIL"
-    ]
+    """Write one line with the reason for each dispatcher whose overall verdict is FAIL, at most 100."""
+    lines = [f"{name_of(row)}: FAIL - {row['reason']}" for row in verdicts if row["verdict"] == "FAIL"]
+    left_out = len(lines) - _NAMED_AT_MOST
+    return lines if left_out <= 0 else [*lines[:_NAMED_AT_MOST], f"... and {left_out:,} more"]
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -201,7 +231,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Log the verdict of every dispatcher; return the verdicts by name (``name_of``)."""
     published = {}
-    for row in overall(verdicts):
+    for row in verdicts:
         name = name_of(row)
         published[name] = str(row["verdict"])
         progress.info("%-7s %s: %s", row["verdict"], name, row["reason"])
@@ -210,10 +240,9 @@ def publish(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def verdict(chosen: Mapping[str, str], published: Mapping[str, str]) -> dict[str, Any]:
     """Make the extra information of the asset event of verdicts: counts, and the first 100 names that are not PASS."""
-    counts = Counter(published.values())
     return {
         **bounds(chosen),
-        "counts": {name: counts[name] for name in ("PASS", "FAIL", "UNKNOWN")},
+        "counts": counts([{"verdict": verdict} for verdict in published.values()]),
         **{
             wanted: sorted(name for name, verdict in published.items() if verdict == wanted)[:_NAMED_AT_MOST]
             for wanted in ("FAIL", "UNKNOWN")

@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatch_airflow import stages
 from dispatch_airflow.home import Home, ParameterError, progress
+from dispatch_airflow.sources import is_namespace
 
 
 def check(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,6 +26,12 @@ def check(params: Mapping[str, Any]) -> dict[str, Any]:
             "for example 2026-11-21T00:00:00Z."
         )
     span = interval(start)
+    namespace = str(params.get("namespace") or "").strip().strip("/")
+    if namespace and not is_namespace(namespace):
+        raise ParameterError(
+            f"namespace is {namespace[:80]!r}; nothing was simulated. Give the folder of a source in the home, such as "
+            "sources/orders, or nothing for the scheduled source."
+        )
     assignments = assignments_of(params.get("settings"))
     wanted = request(
         list(params.get("rules") or ()),
@@ -42,7 +49,12 @@ def check(params: Mapping[str, Any]) -> dict[str, Any]:
     arguments += [f"--set={assignment}" for assignment in assignments]
     arguments += [f"--broker-version={wanted.broker_version}"] if wanted.broker_version else []
     progress.info("what-if: %s, rules %s", span.start.isoformat(), ", ".join(asked["rules"]))
-    return {"interval_start": span.start.isoformat(), "asked": asked, "arguments": arguments}
+    return {
+        "interval_start": span.start.isoformat(),
+        "namespace": namespace,
+        "asked": asked,
+        "arguments": arguments,
+    }
 
 
 def compare(checked: Mapping[str, Any], home: Home, run_id: str) -> dict[str, Any]:

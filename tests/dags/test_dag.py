@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_airflow.home import ParameterError, StepError
+from dispatch_airflow.sources import Source, configured
+from dispatch_core.errors import DispatchAuditError
 from tests.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,7 +72,8 @@ def dag_file(name: str):
 
 def made(name: str):
     """Make one of the DAGs."""
-    return getattr(dag_file(name), name)()
+    module = dag_file(name)
+    return module.audit_dag(configured()[0]) if name == "dispatch_audit" else getattr(module, name)()
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +110,30 @@ def test_without_a_schedule_nothing_runs_by_itself_and_nothing_is_late(tmp_path)
 
 
 @pytest.mark.airflow
+def test_each_source_of_the_environment_has_a_dag(tmp_path):
+    more = {"orders": "s3://logs/orders", "eu": {"source": "/mnt/eu", "connection": "eu"}}
+    found = parse(DAGS / "dispatch_audit.py", tmp_path, DISPATCH_AUDIT_SOURCES=json.dumps(more))
+    assert found["errors"] == {}
+    assert found["dags"] == ["dispatch_audit", "dispatch_audit_eu", "dispatch_audit_orders"]
+
+
+@pytest.mark.airflow
+def test_the_dag_of_a_source_reads_it_by_default():
+    source = Source("eu", "/mnt/eu", "eu_store", "/etc/eu.conf", True)
+    params = dag_file("dispatch_audit").audit_dag(source).params
+    names = ("source", "source_connection", "settings_file", "follow_links")
+    assert [params[name] for name in names] == ["/mnt/eu", "eu_store", "/etc/eu.conf", True]
+
+
+@pytest.mark.airflow
 @pytest.mark.parametrize(
     "wrong",
-    [("DISPATCH_AUDIT_DEADLINE_HOURS", "soon"), ("DISPATCH_AUDIT_REPLAY_GROUPS", "0")],
+    [
+        ("DISPATCH_AUDIT_DEADLINE_HOURS", "soon"),
+        ("DISPATCH_AUDIT_REPLAY_GROUPS", "0"),
+        ("DISPATCH_AUDIT_START_DATE", "21st"),
+        ("DISPATCH_AUDIT_TASK_HOURS", "0"),
+    ],
     ids=lambda pair: pair[0],
 )
 def test_a_wrong_setting_is_named_where_airflow_shows_import_errors(tmp_path, wrong):
@@ -158,8 +183,6 @@ def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
     [
         ("dispatch_audit", "source", ""),
         ("dispatch_audit", "source", None),
-        ("dispatch_audit", "interval_start", "yesterday"),
-        ("dispatch_audit", "interval_end", 7),
         ("dispatch_audit", "fail_on_findings", "perhaps"),
         ("dispatch_audit", "source_connection", "a b; rm"),
         ("dispatch_audit", "replay_groups", 0),
@@ -171,6 +194,7 @@ def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
         ("dispatch_what_if", "rules", "ch"),
         ("dispatch_what_if", "broker_version", "newest"),
         ("dispatch_what_if", "seeds", 0),
+        ("dispatch_what_if", "namespace", 7),
         ("dispatch_what_if", "subscriptions", ""),
         ("dispatch_audit_maintenance", "keep_pages_days", 1),
         ("dispatch_audit_maintenance", "keep_versions_days", "month"),
@@ -257,7 +281,7 @@ def test_replay_is_mapped_over_the_groups_of_the_plan_and_its_staging_is_torn_do
 
 @pytest.mark.airflow
 def test_stale_intervals_are_recomputed_whether_or_not_the_verdict_is_red(dag):
-    assert dag.get_task("find_stale").upstream_task_ids == {"aggregate"}
+    assert dag.get_task("find_stale").upstream_task_ids == {"aggregate", "choose_interval"}
     for task_id in ("judge_stale", "alert_stale"):
         assert dag.get_task(task_id).is_mapped
         assert "recompute_stale" in dag.get_task(task_id).upstream_task_ids
@@ -271,11 +295,58 @@ def test_assets_tell_what_is_landed_audited_and_judged(dag):
         task.task_id: sorted(asset.name for asset in task.outlets) for task in dag.tasks if task.outlets
     }
     audited, landed, verdict = (f"dispatch_audit/{name}" for name in ("audited", "landed", "verdict"))
+    by_interval = "dispatch_audit/verdict_of_interval"
     assert outlets == {
         "pull": [landed],
         "aggregate": [audited],
-        "publish": [verdict],
-        "judge_stale": [audited, verdict],
+        "publish": [verdict, by_interval],
+        "judge_stale": [audited, verdict, by_interval],
+    }
+
+
+@pytest.mark.airflow
+def test_drivers_of_spark_share_a_pool_and_no_task_or_run_lasts_for_ever(dag, monkeypatch):
+    from datetime import timedelta
+
+    with_spark = {"ingest", "plan", "replay", "publish_tables", "aggregate", "recompute_stale"}
+    monkeypatch.setenv("DISPATCH_AUDIT_SPARK_POOL", "spark")
+    dag_file.cache_clear()
+    pooled = {task.task_id: task.pool for task in made("dispatch_audit").tasks}
+    dag_file.cache_clear()
+    assert {name for name, pool in pooled.items() if pool == "spark"} == with_spark
+    assert {task.pool for task in dag.tasks} == {"default_pool"}
+    assert {task.execution_timeout for task in dag.tasks} == {timedelta(hours=12)}
+    assert dag.dagrun_timeout == timedelta(hours=48)
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_failed_step_is_tried_again_and_wrong_input_is_not(name):
+    from airflow.sdk.definitions.retry_policy import RetryAction
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    found = made(name)
+    for task in found.tasks:
+        decided = {
+            type(error): task.retry_policy.evaluate(error, 1, 2).action
+            for error in (StepError("killed"), ParameterError("wrong"), DispatchAuditError("bad"), OSError("disk"))
+        }
+        assert decided == {
+            StepError: RetryAction.DEFAULT,
+            ParameterError: RetryAction.FAIL,
+            DispatchAuditError: RetryAction.FAIL,
+            OSError: RetryAction.DEFAULT,
+        }, task.task_id
+    assert DagSerialization.to_dict(found)["dag"]["dag_id"] == name
+
+
+@pytest.mark.airflow
+def test_the_tasks_are_shown_in_groups_and_keep_their_names(dag):
+    groups = {group: sorted(inside.children) for group, inside in dag.task_group.get_task_group_dict().items() if group}
+    assert groups == {
+        "replay_all": ["discard_staging", "plan", "publish_tables", "replay"],
+        "judge": ["alert", "publish", "report", "validate"],
+        "late_logs": ["alert_stale", "find_stale", "judge_stale", "recompute_stale"],
     }
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dispatch_airflow import deadline, notify
+from dispatch_airflow.home import Home
 from dispatch_core.errors import DispatchAuditError
 
 RUN = {
@@ -36,7 +37,7 @@ def notices(monkeypatch) -> list[tuple[str, str, str]]:
     [("running", "still running"), ("queued", "waiting to start"), ("failed", "ended without a verdict")],
 )
 def test_a_late_scheduled_run_is_reported_with_what_to_do(notices, monkeypatch, state, says):
-    monkeypatch.setattr(deadline, "judged", lambda _start: False)
+    monkeypatch.setattr(deadline, "judged", lambda _home, _start: False)
     deadline.report_if_late({"dag_run": {**RUN, "state": state}, "deadline": DUE})
     [(subject, body, key)] = notices
     assert subject == "No verdict in time: dispatch audit of 2026-11-21T00:00:00Z"
@@ -47,21 +48,30 @@ def test_a_late_scheduled_run_is_reported_with_what_to_do(notices, monkeypatch, 
 
 
 def test_a_run_that_failed_because_of_its_verdict_is_not_late(notices, monkeypatch):
-    monkeypatch.setattr(deadline, "judged", lambda start: start == "2026-11-21T00:00:00Z")
+    monkeypatch.setattr(deadline, "judged", lambda _home, start: start == "2026-11-21T00:00:00Z")
     deadline.report_if_late({"dag_run": {**RUN, "state": "failed"}, "deadline": DUE})
     assert notices == []
 
 
 @pytest.mark.parametrize("run_type", ["backfill", "manual", "asset_triggered"])
 def test_only_scheduled_runs_are_reported(notices, monkeypatch, run_type):
-    monkeypatch.setattr(deadline, "judged", lambda _start: False)
+    monkeypatch.setattr(deadline, "judged", lambda _home, _start: False)
     deadline.report_if_late({"dag_run": {**RUN, "run_type": run_type}, "deadline": DUE})
     assert notices == []
 
 
-def test_an_interval_without_a_warehouse_is_not_judged(monkeypatch, tmp_path):
+def test_the_verdicts_of_another_source_are_looked_for_in_its_own_tables(notices, monkeypatch, tmp_path):
     monkeypatch.setenv("DISPATCH_AUDIT_HOME", str(tmp_path))
-    assert deadline.judged("2026-11-21T00:00:00Z") is False
+    monkeypatch.setenv("DISPATCH_AUDIT_SOURCES", '{"orders": "s3://logs/orders"}')
+    looked_in = []
+    monkeypatch.setattr(deadline, "judged", lambda home, _start: looked_in.append(home.namespace))
+    for dag_id in ("dispatch_audit", "dispatch_audit_orders"):
+        deadline.report_if_late({"dag_run": {**RUN, "dag_id": dag_id}, "deadline": DUE})
+    assert looked_in == ["", "sources/orders"]
+
+
+def test_an_interval_without_a_warehouse_is_not_judged(tmp_path):
+    assert deadline.judged(Home(tmp_path), "2026-11-21T00:00:00Z") is False
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,22 @@ def test_a_folder_leads_to_its_index_and_an_area_without_one_is_listed(user, hom
     assert areas == [f"/dispatch-audit/{area}/" for area in published_files.AREAS]
 
 
+def test_the_pages_of_another_source_are_listed_and_served_apart(user, home):
+    other = home.within("sources/orders")
+    (other.reports / "2026-11-21" / "index.html").write_text("of the orders")
+    (home.within("sources/.hidden").place / "reports" / "a" / "index.html").write_text("hidden")
+    areas = re.findall(r'href="([^"]*)"', user.get("/dispatch-audit/").text)
+    assert areas[-1] == "/dispatch-audit/sources/orders/"
+    assert len(areas) == len(published_files.AREAS) + 1
+    below = re.findall(r'href="([^"]*)"', user.get(areas[-1]).text)
+    assert below[0] == "/dispatch-audit/sources/orders/reports/"
+    assert user.get("/dispatch-audit/sources/orders/reports").headers["location"] == below[0]
+    [day] = re.findall(r'href="([^"]*)"', user.get(below[0]).text)
+    assert user.get(day).text == "of the orders"
+    assert user.get(day.removesuffix("/index.html")).headers["location"] == day
+    assert user.get(day.replace("sources/orders/", "")).text == "<p>reports/2026-11-21/index.html</p>"
+
+
 def test_an_area_in_which_nothing_was_published_says_so(user, tmp_path, monkeypatch):
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "new"))
     assert "Nothing has been published yet" in user.get("/dispatch-audit/what-if/").text
@@ -200,6 +216,10 @@ def test_an_area_in_which_nothing_was_published_says_so(user, tmp_path, monkeypa
         f"reports/{quote(HOSTILE, safe='')}",
         f"{quote(HOSTILE, safe='')}/x.html",
         "landing/index.html",
+        "sources/orders/",
+        "sources/.hidden/reports/a/index.html",
+        "sources/orders/landing/index.html",
+        "ad-hoc/%2e%2e/reports/2026-11-21/index.html",
         "warehouse/alerts_sent/index.html",
         "openapi.json",
         "docs",
@@ -280,14 +300,17 @@ def test_the_page_of_a_run_has_the_links_of_its_tasks_and_no_others(user, home):
         "report",
     )
     xcom(1, run, DATA_DOCS.xcom_key, f"/dispatch-audit/data-docs/{quote(HOSTILE)}/index.html")
+    xcom(1, run, DATA_DOCS.xcom_key, "/dispatch-audit/ad-hoc/eu-7/data-docs/2026-11-21/index.html", "validate")
     xcom(1, run, WHAT_IF.xcom_key, "javascript:alert(1)")
     xcom(2, "another", WHAT_IF.xcom_key, "/dispatch-audit/what-if/ab12/index.html")
     text = user.get(f"/dispatch-audit/runs/dispatch_audit/{quote(run)}").text
     links = dict(re.findall(r'<a href="([^"]*)">([^<]*)</a>', text))
     assert links == {
         "/dispatch-audit/reports/2026-11-21/index.html": "Reports",
-        f"/dispatch-audit/data-docs/{quote(HOSTILE)}/index.html": "Data Docs",
+        "/dispatch-audit/ad-hoc/eu-7/data-docs/2026-11-21/index.html": "Data Docs",
     }
+    [frame] = re.findall(r'<iframe title="Verdicts" src="([^"]*)"', text)
+    assert frame == "/dispatch-audit/reports/2026-11-21/index.html"
     assert "<script" not in text
     hostile = quote(HOSTILE.replace("/", ""))
     nothing = user.get(f"/dispatch-audit/runs/{hostile}/{hostile}")
@@ -346,7 +369,11 @@ class _Ended:
         return self.returned.get(task_ids)
 
 
-CHOSEN = {"interval_start": "2026-11-21T00:00:00+00:00", "interval_end": "2026-11-22T00:00:00+00:00"}
+CHOSEN = {
+    "interval_start": "2026-11-21T00:00:00+00:00",
+    "interval_end": "2026-11-22T00:00:00+00:00",
+    "namespace": "",
+}
 
 
 def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
@@ -366,6 +393,10 @@ def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
     assert REPORTS.get_link(None, ti_key=ended).startswith(
         "https://example.org/airflow/dispatch-audit/reports/"
     )
+    other = home.within("ad-hoc/eu-7")
+    (other.reports / "2026-11-21" / "index.html").write_text("of another source")
+    adhoc = _Ended(choose_interval=CHOSEN | {"namespace": "ad-hoc/eu-7"})
+    assert REPORTS.get_link(None, ti_key=adhoc).endswith("/dispatch-audit/ad-hoc/eu-7/reports/2026-11-21/index.html")
     page.delete()
     assert WHAT_IF.get_link(None, ti_key=ended) == ""
     elsewhere = _Ended(compare={"index": "/etc/passwd"})

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -83,9 +84,13 @@ class AirflowClient:
         """Pause or unpause a DAG."""
         self._api("PATCH", f"dags/{quote(dag_id)}", {"is_paused": paused})
 
-    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
-        """Start a run with these parameters and no logical date."""
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+    def trigger(
+        self, dag_id: str, run_id: str, conf: dict[str, Any], interval: tuple[datetime, datetime], note: str
+    ) -> None:
+        """Start a run with these parameters, this data interval (start and end, UTC) and a note that its page shows."""
+        start, end = (bound.isoformat() for bound in interval)
+        body = {"dag_run_id": run_id, "conf": conf, "note": note, "logical_date": datetime.now(UTC).isoformat()}
+        body |= {"data_interval_start": start, "data_interval_end": end}
         self._api("POST", f"dags/{quote(dag_id)}/dagRuns", body)
 
     def run_state(self, dag_id: str, run_id: str) -> str:

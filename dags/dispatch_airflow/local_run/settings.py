@@ -7,11 +7,13 @@ import secrets
 import socket
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from dispatch_airflow.deadline import HOURS_VARIABLE
-from dispatch_airflow.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
+from dispatch_airflow.home import HOME_VARIABLE, Home
+from dispatch_airflow.sources import SETTINGS_VARIABLE, SOURCE_VARIABLE, Source, namespace_of
 from dispatch_core.errors import DispatchAuditError
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -26,6 +28,7 @@ MARKER_VARIABLE: Final = "DISPATCH_AUDIT_LOCAL_RUN"
 PORT_VARIABLE: Final = "DISPATCH_AUDIT_PORT"
 USUAL_PORT: Final = 8080
 USER: Final = "admin"
+START_VARIABLE: Final = "DISPATCH_AUDIT_START_DATE"
 #: A year, the maximum.
 _NEVER_LATE_HOURS: Final = "8784"
 _HOST: Final = "127.0.0.1"
@@ -77,6 +80,12 @@ class Place:
         """Generated login of the simple auth manager."""
         return self.airflow / "passwords.json"
 
+    def results(self, folder: Path) -> Home:
+        """Return the part of the home with the results of a source."""
+        settings_file = os.environ.get(SETTINGS_VARIABLE)
+        usual = Source("", source_url(), settings_file=settings_file)
+        return self.home.within(namespace_of(str(folder), settings_file, [usual]))
+
     def task_logs(self, run_id: str) -> Path:
         """Folder of the task logs of one DAG run."""
         return self.airflow / "logs" / "dag_id=dispatch_audit" / f"run_id={run_id}"
@@ -116,6 +125,11 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def source_url() -> str:
+    """Return the source of the local Airflow's schedule."""
+    return os.environ.get(SOURCE_VARIABLE) or str(SAMPLE)
 
 
 def address(port: int) -> str:
@@ -162,7 +176,9 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
         **{f"AIRFLOW__{name}": value for name, value in settings.items()},
         "AIRFLOW_HOME": str(place.airflow),
         HOME_VARIABLE: str(place.home.root),
-        SOURCE_VARIABLE: os.environ.get(SOURCE_VARIABLE) or str(SAMPLE),
+        SOURCE_VARIABLE: source_url(),
+        # The sample is of a day long ago: a scheduled run of yesterday would find no logs, and be the first thing to see.
+        START_VARIABLE: os.environ.get(START_VARIABLE) or f"{datetime.now(UTC):%Y-%m-%d}",
         **{
             name: os.environ.get(name, "") if scheduled else "none"
             for name in ("DISPATCH_AUDIT_SCHEDULE", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE")

@@ -11,7 +11,7 @@ import html
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from dispatch_airflow.home import Home
-from dispatch_airflow.pages.links import LINKS
+from dispatch_airflow.pages.links import LINKS, REPORT
 from dispatch_airflow.pages.published_files import (
     AREAS,
     INDEX,
@@ -31,14 +31,19 @@ from dispatch_airflow.pages.published_files import (
     Page,
     folders,
     is_folder,
+    is_page,
     open_page,
+    split,
 )
+from dispatch_airflow.sources import namespaces
 
 _CHUNK_BYTES: Final = 1 << 18
 #: Maximum number of links that are read of one run.
 _MAX_TASKS: Final = 50
 _EVERYWHERE: Final = "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 _PLAIN: Final = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; {_EVERYWHERE}"
+#: The page of a run shows the index of its reports in a frame.
+_FRAMES: Final = f"{_PLAIN}; frame-src 'self'"
 _DRAWS: Final = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
     f"style-src 'unsafe-inline'; img-src data: blob:; {_EVERYWHERE}"
@@ -51,7 +56,7 @@ _HEADERS: Final = {
 }
 _STYLE: Final = (
     "<style>body { font: 15px/1.6 system-ui, sans-serif; margin: 24px; color: #1a1d21; background: #fff } "
-    "li { overflow-wrap: anywhere }</style>"
+    "li { overflow-wrap: anywhere } iframe { width: 100%; height: 75vh; border: 1px solid #d0d4d9 }</style>"
 )
 
 app = FastAPI(
@@ -86,51 +91,79 @@ async def error_page(request: Request, error: AnyHTTPException) -> Response:
 
 @app.get("/")
 def home_page(request: Request) -> Response:
-    """List the areas with published pages."""
-    items = [f'<a href="{_base(request)}/{area}/">{html.escape(name)}</a>' for area, name in AREAS.items()]
-    return _page("Dispatch audit", _list(items))
+    """List the areas with published pages, and the sources that have some of their own."""
+    home = Home.current()
+    others = [f"{namespace}/" for namespace in namespaces(home) if namespace]
+    items = [(f"{area}/", name) for area, name in AREAS.items()] + [(name, name[:-1]) for name in others]
+    return _page("Dispatch audit", _links(request, items))
 
 
 @app.get("/runs/{dag_id}/{run_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
 def run_page(request: Request, dag_id: str, run_id: str) -> Response:
-    """List the pages that the tasks of one run link to."""
-    links = read_links(dag_id, run_id)
-    if not links:
-        return _page("Dispatch audit", "<p>This run has not published a page yet.</p>")
-    items = [
-        f'<a href="{_base(request)}{html.escape(address.removeprefix(PREFIX))}">{html.escape(name)}</a>'
-        for name, address in links.items()
-    ]
-    return _page("Dispatch audit", _list(items))
+    """List the failed tasks of a run and the pages that its tasks link to; show the index of its reports."""
+    links, failed = read_links(dag_id, run_id), read_failed(dag_id, run_id)
+    body = ""
+    if failed:
+        logs = f"/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}/tasks"
+        root = _base(request).removesuffix(PREFIX)
+        items = [
+            f'<a target="_top" href="{root}{html.escape(logs)}/{quote(task, safe="")}">{html.escape(task)}</a>'
+            for task in failed
+        ]
+        body += f"<h2>Failed tasks</h2>{_list(items)}"
+    if links:
+        items = [(address.removeprefix(f"{PREFIX}/"), name) for name, address in links.items()]
+        body += f"<h2>Pages</h2>{_links(request, items)}"
+    index = links.get(REPORT.name)
+    if index is not None:
+        source = f"{_base(request)}{html.escape(index.removeprefix(PREFIX))}"
+        body += f'<iframe title="Verdicts" src="{source}"></iframe>'
+    return _page("Dispatch audit", body or "<p>This run has not published a page yet.</p>", policy=_FRAMES)
 
 
-@app.get("/{area}")
-def area_without_slash(request: Request, area: str) -> Response:
-    """Redirect to the address with a slash, because links on a page are relative to its folder."""
+@app.get("/{address:path}")
+@app.head("/{address:path}", include_in_schema=False)
+async def published(request: Request, address: str) -> Response:
+    """Answer with a page, the list of an area or namespace, or a redirect to the index page of a folder."""
+    namespace, area, path = split(address)
+    home = Home.current().within(namespace)
     if area not in AREAS:
+        if namespace and not area and await run_in_threadpool(home.place.exists):
+            return _page(namespace, _links(request, [(f"{namespace}/{name}/", AREAS[name]) for name in AREAS]))
         raise HTTPException(404)
-    return RedirectResponse(f"{_base(request)}/{area}/", status_code=307)
-
-
-@app.get("/{area}/{path:path}")
-@app.head("/{area}/{path:path}", include_in_schema=False)
-async def published(request: Request, area: str, path: str) -> Response:
-    """Answer with a page of an area, the list of an area, or a redirect to the index page of a folder."""
-    home = Home.current()
+    if not path and not address.endswith("/"):
+        # With a slash, because links on a page are relative to its folder.
+        return RedirectResponse(f"{_base(request)}/{quote(address)}/", status_code=307)
     page = await run_in_threadpool(open_page, home, area, path)
     if page is not None:
         return _answer(page, request.method)
-    if area in AREAS and await run_in_threadpool(is_folder, home, area, path):
-        below = quote("/".join([area, *filter(None, [path.rstrip("/")]), INDEX]))
+    where = "/".join(filter(None, (namespace, area)))
+    if await run_in_threadpool(is_folder, home, area, path):
+        below = quote("/".join(filter(None, (where, path.rstrip("/"), INDEX))))
         return RedirectResponse(f"{_base(request)}/{below}", status_code=307)
-    if area in AREAS and not path:
+    if not path:
         names = await run_in_threadpool(folders, home, area)
-        items = [
-            f'<a href="{_base(request)}/{area}/{quote(name)}/{INDEX}">{html.escape(name)}</a>'
-            for name in names
-        ]
-        return _page(AREAS[area], _list(items) if items else "<p>Nothing has been published yet.</p>")
+        items = [(f"{where}/{quote(name)}/{INDEX}", name) for name in names]
+        return _page(AREAS[area], _links(request, items) if items else "<p>Nothing has been published yet.</p>")
     raise HTTPException(404)
+
+
+def read_failed(dag_id: str, run_id: str) -> list[str]:
+    """Read the names of the failed tasks of a run, in the order in which they ended."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted = (
+        select(TaskInstance.task_id)
+        .where(
+            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.state == "failed"
+        )
+        .order_by(TaskInstance.end_date, TaskInstance.task_id)
+        .limit(_MAX_TASKS)
+    )
+    with create_session() as session:
+        return list(dict.fromkeys(session.scalars(wanted)))
 
 
 def read_links(dag_id: str, run_id: str) -> Mapping[str, str]:
@@ -159,10 +192,7 @@ def link_address(link: object) -> str | None:
     except ValueError:
         return None
     _before, found, address = path.partition(f"{PREFIX}/")
-    parts = address.split("/")
-    if not found or parts[0] not in AREAS or any(part in ("", ".", "..") for part in parts):
-        return None
-    return f"{PREFIX}/{address}"
+    return f"{PREFIX}/{address}" if found and is_page(unquote(address)) else None
 
 
 def _plain(value: object) -> object:
@@ -196,11 +226,18 @@ def _base(request: Request) -> str:
     return html.escape(str(request.scope.get("root_path") or PREFIX))
 
 
+def _links(request: Request, items: list[tuple[str, str]]) -> str:
+    """Write a list of links: pairs of an address behind ``PREFIX``, as a browser needs it or plain, and a text."""
+    base = _base(request)
+    return _list([f'<a href="{base}/{html.escape(to)}">{html.escape(name)}</a>' for to, name in items])
+
+
 def _list(items: list[str]) -> str:
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
 
 
-def _page(title: str, body: str, status: int = 200) -> HTMLResponse:
+def _page(title: str, body: str, status: int = 200, policy: str = _PLAIN) -> HTMLResponse:
     head = f'<meta charset="utf-8">{_STYLE}<title>{html.escape(title)}</title>'
     text = f'<!DOCTYPE html><html lang="en"><head>{head}</head><body><h1>{html.escape(title)}</h1>{body}</body></html>\n'
-    return HTMLResponse(text, status_code=status, media_type=TYPES[".html"])
+    headers = {"Content-Security-Policy": policy}
+    return HTMLResponse(text, status_code=status, headers=headers, media_type=TYPES[".html"])

@@ -52,12 +52,11 @@ class _PageLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         """Return the address of the page, "" if it does not exist. ``ti_key``: the task instance that has just ended."""
-        home = Home.current()
-        path = self.find(home, ti_key)
+        home, path = Home.current(), self.find(ti_key)
         address = None if path is None or not path.exists() else address_of(home, path)
         return "" if address is None else (base_url() or "") + quote(address)
 
-    def find(self, home: Home, ti: Any) -> Location | None:
+    def find(self, ti: Any) -> Location | None:
         """Return the page's file, which need not exist."""
         raise NotImplementedError
 
@@ -67,7 +66,7 @@ class ReportLink(_PageLink):
 
     title = "Reports"
 
-    def find(self, home: Home, ti: Any) -> Location | None:
+    def find(self, ti: Any) -> Location | None:
         """Return the index of the interval's reports."""
         from spark_jobs.intervals import interval
         from spark_jobs.reports.report_pages import folder_of
@@ -75,7 +74,7 @@ class ReportLink(_PageLink):
         chosen = _chosen(ti)
         if chosen is None:
             return None
-        return folder_of(home.reports, interval(chosen["interval_start"], chosen.get("interval_end"))) / INDEX
+        return folder_of(Home.of(chosen).reports, interval(chosen["interval_start"], chosen["interval_end"])) / INDEX
 
 
 class DataDocsLink(_PageLink):
@@ -83,13 +82,15 @@ class DataDocsLink(_PageLink):
 
     title = "Data Docs"
 
-    def find(self, home: Home, ti: Any) -> Location | None:
+    def find(self, ti: Any) -> Location | None:
         """Return the interval's table of verdicts."""
         from dispatch_expectations.data_docs import index_of
         from spark_jobs.intervals import parse_moment
 
         chosen = _chosen(ti)
-        return None if chosen is None else index_of(home.data_docs, parse_moment(chosen["interval_start"]))
+        if chosen is None:
+            return None
+        return index_of(Home.of(chosen).data_docs, parse_moment(chosen["interval_start"]))
 
 
 class WhatIfLink(_PageLink):
@@ -97,7 +98,7 @@ class WhatIfLink(_PageLink):
 
     title = "What-if comparison"
 
-    def find(self, home: Home, ti: Any) -> Location | None:
+    def find(self, ti: Any) -> Location | None:
         """Return the comparison's index page."""
         made = ti.xcom_pull(task_ids=ti.task_id)
         index = made.get("index") if isinstance(made, dict) else None
@@ -124,4 +125,4 @@ def with_links(task: _Task, *links: BaseOperatorLink) -> _Task:
 def _chosen(ti: Any) -> dict[str, str] | None:
     """Return the interval that the run's first task chose."""
     chosen = ti.xcom_pull(task_ids="choose_interval")
-    return chosen if isinstance(chosen, dict) and "interval_start" in chosen else None
+    return chosen if isinstance(chosen, dict) and {"interval_start", "namespace"} <= chosen.keys() else None

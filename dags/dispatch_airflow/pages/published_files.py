@@ -1,6 +1,7 @@
 """Open and list the pages of the home, and no other files. Does not use Airflow.
 
-A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` with a name and type that this project writes.
+A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` of a namespace of the home (``sources.py``), with a
+name and type that this project writes. An address has the namespace in front of the area.
 Nothing else can be opened: no hidden or unfinished files, no other types, no unusual spellings of a path, and no
 symbolic links. On this machine each step of a path is opened without following links, so that replacing a folder by a link
 meanwhile does not lead elsewhere; an object store has no links.
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from dispatch_airflow.home import Home
+from dispatch_airflow.sources import is_namespace
 
 if TYPE_CHECKING:
     from spark_jobs.location import Location
@@ -52,15 +54,36 @@ def root_of(home: Home, area: str) -> Location:
     return home.place / area
 
 
+def split(address: str) -> tuple[str, str, str]:
+    """Divide an address behind ``PREFIX`` into namespace (may be empty), area and path, whether or not they exist.
+
+    >>> split("sources/orders/reports/2026-11-21/index.html")
+    ('sources/orders', 'reports', '2026-11-21/index.html')
+    >>> split("reports/")
+    ('', 'reports', '')
+    """
+    parts = address.split("/")
+    named = 2 if is_namespace("/".join(parts[:2])) else 0
+    area, _slash, path = "/".join(parts[named:]).partition("/")
+    return "/".join(parts[:named]), area, path
+
+
 def address_of(home: Home, path: Location) -> str | None:
-    """Return the address of a file below an area, from ``PREFIX`` on; None for any other file."""
+    """Return the address of a file below an area, from ``PREFIX`` on; None for any other file.
+
+    ``home``: any of its namespaces.
+    """
     try:
-        parts = path.below(home.place).split("/")
+        address = path.below(home.within("").place)
     except ValueError:
         return None
-    if len(parts) < 2 or parts[0] not in AREAS or not all(_NAME.fullmatch(part) for part in parts[1:]):
-        return None
-    return "/".join((PREFIX, *parts))
+    return f"{PREFIX}/{address}" if is_page(address) else None
+
+
+def is_page(address: str) -> bool:
+    """True for an address behind ``PREFIX`` that a page may have."""
+    _namespace, area, path = split(address)
+    return area in AREAS and _are_names(path.split("/"))
 
 
 def open_page(home: Home, area: str, path: str) -> Page | None:
