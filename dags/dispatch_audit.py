@@ -1,4 +1,4 @@
-"""DAG ``dispatch_audit``, and one more for each of ``DISPATCH_AUDIT_SOURCES``: audit one interval of recorded dispatch per run.
+"""DAG ``dispatch_audit``, and one more for each of ``DISPATCH_AUDIT_SOURCES``: audit one interval per run.
 
 The tasks call ``steps.py``, ``stages.py`` and ``notify.py`` in ``dags/dispatch_airflow``.
 """
@@ -73,7 +73,7 @@ SCHEDULE: Final = os.environ.get("DISPATCH_AUDIT_SCHEDULE") or DAILY
 CRON: Final = SCHEDULE if SCHEDULE != "none" else DAILY
 # The schedule begins with this day; runs before it are made by hand or by a backfill.
 START_DATE: Final = set_day("DISPATCH_AUDIT_START_DATE", datetime(2024, 1, 1, tzinfo=UTC))
-# Replay groups, and other tasks with Spark, that run at the same time over all runs of a DAG: each is a Spark driver of its own.
+# Replay groups, and other tasks with Spark, that run at the same time over all runs of a DAG: each is a driver of its own.
 GROUPS_AT_ONCE: Final = set_number("DISPATCH_AUDIT_GROUPS_AT_ONCE", 2, most=256)
 # The pool of tasks with Spark limits them over all DAGs.
 SPARK_POOL: Final = os.environ.get("DISPATCH_AUDIT_SPARK_POOL") or "default_pool"
@@ -158,7 +158,9 @@ AUDITED: Final = Asset(name="dispatch_audit/audited", uri="dispatch-audit://audi
 VERDICT: Final = Asset(name="dispatch_audit/verdict", uri="dispatch-audit://verdict", group="dispatch_audit")
 # The same event with the interval as its partition key: Airflow starts no DAG without partitions on an event that has a key.
 VERDICT_OF_INTERVAL: Final = Asset(
-    name="dispatch_audit/verdict_of_interval", uri="dispatch-audit://verdict-of-interval", group="dispatch_audit"
+    name="dispatch_audit/verdict_of_interval",
+    uri="dispatch-audit://verdict-of-interval",
+    group="dispatch_audit",
 )
 
 #: A summary is one XCom, not one per key.
@@ -346,7 +348,9 @@ def red_if_broken(verdicts: list[dict[str, Any]], params: dict[str, Any]) -> Non
     """Fail the task, without another attempt, if a subscription FAILs and the run is to be red then."""
     reasons = steps.broken(verdicts)
     if reasons and params["fail_on_findings"]:
-        raise AirflowFailException("\n".join(["the audit found broken promises; all results are kept", *reasons]))
+        raise AirflowFailException(
+            "\n".join(["the audit found broken promises; all results are kept", *reasons])
+        )
 
 
 def audit_dag(source: Source) -> DAG:

@@ -10,7 +10,9 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 #: none for wrong input. The first rule that matches holds.
 RETRIES: Final = ExceptionRetryPolicy(
     [
-        RetryRule("dispatch_airflow.home.StepError", RetryAction.DEFAULT, reason="another attempt may succeed"),
+        RetryRule(
+            "dispatch_airflow.home.StepError", RetryAction.DEFAULT, reason="another attempt may succeed"
+        ),
         RetryRule(
             "dispatch_core.errors.DispatchAuditError",
             RetryAction.FAIL,

@@ -47,7 +47,7 @@ _LONGEST_WORDS: Final = 40
 class Source:
     """A source that is audited by a DAG of its own.
 
-    ``name``: empty for the one of ``DISPATCH_AUDIT_SOURCE``. ``url``: a folder, or a URL that Airflow's object storage opens.
+    ``name``: empty for the one of ``DISPATCH_AUDIT_SOURCE``. ``url``: a folder, or a URL for Airflow's object storage.
     ``connection``: id of an Airflow connection for it. ``settings_file``: path, or None.
     """
 
@@ -143,7 +143,11 @@ def _source(name: str, given: object, settings_file: str | None) -> Source:
             f"{where}: a name has lower-case letters, digits and _, at most 40, and is not {_TAKEN}"
         )
     fields: Mapping[str, Any] = {"source": given} if isinstance(given, str) else given  # type: ignore[assignment]
-    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str) or not fields["source"].strip():
+    if (
+        not isinstance(fields, dict)
+        or not isinstance(fields.get("source"), str)
+        or not fields["source"].strip()
+    ):
         raise ParameterError(f"{where}: give its URL, or an object with the URL as 'source'")
     unknown = sorted(set(fields) - _FIELDS)
     if unknown:

@@ -154,9 +154,14 @@ def _stage(
             del last[:-_LAST_LINES]
 
     began = time.monotonic()
-    command = [*(_launcher(name) if spark else [sys.executable, "-m"]), f"spark_jobs.{module}", *arguments]
+    connection_id = os.environ.get(CONNECTION_VARIABLE) if spark else None
+    command = (
+        submit(connection_id, name, [f"spark_jobs.{module}", *arguments])
+        if connection_id
+        else [sys.executable, "-m", f"spark_jobs.{module}", *arguments]
+    )
     # spark-submit writes both outputs of the driver to stdout.
-    show_output = show if spark and os.environ.get(CONNECTION_VARIABLE) else None
+    show_output = show if connection_id else None
     code, printed = stream(command, env=_environment(), on_error_line=show, on_output_line=show_output)
     if code != 0:
         last_lines = "\n".join(last or printed[-_LAST_LINES:] or ["(it printed nothing)"])
@@ -173,17 +178,13 @@ def _error_of(code: int) -> type[DispatchAuditError]:
     return {EXIT_BAD_INPUT: DispatchAuditError, EXIT_PLAN_AGAIN: PlanAgainError}.get(code, StepError)
 
 
-def _launcher(name: str) -> list[str]:
-    """Return the command that starts a module with Spark, without the module's name."""
-    connection_id = os.environ.get(CONNECTION_VARIABLE)
-    return submit(connection_id, name) if connection_id else [sys.executable, "-m"]
+def submit(connection_id: str, name: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command that submits a stage to the master of an Airflow connection; the driver runs on this machine.
 
-
-def submit(connection_id: str, name: str) -> list[str]:
-    """Return the command ``spark-submit`` with the master of an Airflow connection; the driver runs on this machine.
-
-    Raises ``DispatchAuditError`` if the connection does not exist or has another deploy mode than ``client``.
+    The provider's hook makes it, so that all fields of the connection count. ``arguments``: the module and its arguments.
+    Raises ``DispatchAuditError`` if the connection does not exist, names no master or has another deploy mode than ``client``.
     """
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -196,26 +197,32 @@ def submit(connection_id: str, name: str) -> list[str]:
             f"{CONNECTION_VARIABLE} names the connection {connection_id!r}, which Airflow does not have; nothing was "
             "started. Create it (type Spark), or unset the variable to run Spark on this machine"
         ) from None
+    if not connection.host:
+        raise DispatchAuditError(
+            f"connection {connection_id} names no master; nothing was started. Give it as the host, such as "
+            "spark://master with the port 7077, or local[*]"
+        )
     mode = connection.extra_dejson.get("deploy-mode") or "client"
     if mode != "client":
         raise DispatchAuditError(
             f"connection {connection_id}: deploy-mode is {mode!r}, but only 'client' lets a task see its stage's progress "
             "and summary; nothing was started. Correct the connection's extra field"
         )
-    host = connection.host or "local[*]"
-    master = f"{host}:{connection.port}" if connection.port else host
-    command = [
-        str(Path(sys.executable).parent / "spark-submit"),
-        "--master",
-        master,
-        "--deploy-mode",
-        "client",
-    ]
     quiet = f"-Dlog4j2.configurationFile={(_SPARK_JOBS / 'log4j2.properties').as_uri()}"
-    command += ["--name", f"dispatch audit: {name}", "--driver-java-options", f"-Duser.timezone=UTC {quiet}"]
-    command += ["--driver-memory", os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g"]
-    jars = delta_jars()
-    return [*command, *(["--jars", ",".join(jars)] if jars else []), str(_SPARK_JOBS / "run_stage.py")]
+    hook = SparkSubmitHook(
+        conn_id=connection_id,
+        deploy_mode=mode,
+        name=f"dispatch audit: {name}",
+        conf={"spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {quiet}"},
+        driver_memory=os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g",
+        jars=",".join(delta_jars()) or None,
+        application_args=list(arguments),
+    )
+    # Run by ``stream`` and not by the hook, which reads the driver's lines for its own purposes and leaves the driver
+    # behind when the task is killed.
+    binary, *rest = hook._build_spark_submit_command(str(_SPARK_JOBS / "run_stage.py"))
+    beside = Path(sys.executable).parent / binary
+    return [str(beside) if beside.is_file() else binary, *rest]
 
 
 def _environment() -> dict[str, str]:

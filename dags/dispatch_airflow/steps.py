@@ -41,10 +41,10 @@ def choose_interval(
 ) -> dict[str, str]:
     """Choose the interval, the source and the namespace of a run: ``interval_start, interval_end, source, namespace``.
 
-    The interval is the run's data interval. If the schedule was changed, a scheduled run and a backfill leave out what the
-    earlier schedule has audited of it (``pull_logs.rest_of``). A run without a data interval, as Airflow makes one without a
-    logical date or without a schedule, takes the last interval of ``schedule`` that had ended at ``moment``. If the parameter
-    ``settings_file`` names a file, its settings are added as ``overrides`` (JSON).
+    The interval is the run's data interval. If the schedule was changed, a scheduled run and a backfill leave out what
+    the earlier schedule has audited of it (``pull_logs.rest_of``). A run without a data interval, as Airflow makes one
+    without a logical date or without a schedule, takes the last interval of ``schedule`` that had ended at ``moment``. If
+    the parameter ``settings_file`` names a file, its settings are added as ``overrides`` (JSON).
 
     Args:
         params: the run's parameters.

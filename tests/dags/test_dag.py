@@ -329,7 +329,12 @@ def test_a_failed_step_is_tried_again_and_wrong_input_is_not(name):
     for task in found.tasks:
         decided = {
             type(error): task.retry_policy.evaluate(error, 1, 2).action
-            for error in (StepError("killed"), ParameterError("wrong"), DispatchAuditError("bad"), OSError("disk"))
+            for error in (
+                StepError("killed"),
+                ParameterError("wrong"),
+                DispatchAuditError("bad"),
+                OSError("disk"),
+            )
         }
         assert decided == {
             StepError: RetryAction.DEFAULT,
@@ -342,7 +347,11 @@ def test_a_failed_step_is_tried_again_and_wrong_input_is_not(name):
 
 @pytest.mark.airflow
 def test_the_tasks_are_shown_in_groups_and_keep_their_names(dag):
-    groups = {group: sorted(inside.children) for group, inside in dag.task_group.get_task_group_dict().items() if group}
+    groups = {
+        group: sorted(inside.children)
+        for group, inside in dag.task_group.get_task_group_dict().items()
+        if group
+    }
     assert groups == {
         "replay_all": ["discard_staging", "plan", "publish_tables", "replay"],
         "judge": ["alert", "publish", "report", "validate"],

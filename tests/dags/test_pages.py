@@ -300,7 +300,9 @@ def test_the_page_of_a_run_has_the_links_of_its_tasks_and_no_others(user, home):
         "report",
     )
     xcom(1, run, DATA_DOCS.xcom_key, f"/dispatch-audit/data-docs/{quote(HOSTILE)}/index.html")
-    xcom(1, run, DATA_DOCS.xcom_key, "/dispatch-audit/ad-hoc/eu-7/data-docs/2026-11-21/index.html", "validate")
+    xcom(
+        1, run, DATA_DOCS.xcom_key, "/dispatch-audit/ad-hoc/eu-7/data-docs/2026-11-21/index.html", "validate"
+    )
     xcom(1, run, WHAT_IF.xcom_key, "javascript:alert(1)")
     xcom(2, "another", WHAT_IF.xcom_key, "/dispatch-audit/what-if/ab12/index.html")
     text = user.get(f"/dispatch-audit/runs/dispatch_audit/{quote(run)}").text
@@ -396,7 +398,9 @@ def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):
     other = home.within("ad-hoc/eu-7")
     (other.reports / "2026-11-21" / "index.html").write_text("of another source")
     adhoc = _Ended(choose_interval=CHOSEN | {"namespace": "ad-hoc/eu-7"})
-    assert REPORTS.get_link(None, ti_key=adhoc).endswith("/dispatch-audit/ad-hoc/eu-7/reports/2026-11-21/index.html")
+    assert REPORTS.get_link(None, ti_key=adhoc).endswith(
+        "/dispatch-audit/ad-hoc/eu-7/reports/2026-11-21/index.html"
+    )
     page.delete()
     assert WHAT_IF.get_link(None, ti_key=ended) == ""
     elsewhere = _Ended(compare={"index": "/etc/passwd"})

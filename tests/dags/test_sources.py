@@ -28,7 +28,12 @@ def test_each_source_has_a_dag_and_a_namespace_of_its_own(monkeypatch):
     monkeypatch.setenv(sources.SETTINGS_VARIABLE, "/etc/audit.conf")
     more = {
         "orders": "s3://logs/orders",
-        "eu_1": {"source": "/mnt/eu", "connection": "eu", "settings_file": "/etc/eu.conf", "follow_links": True},
+        "eu_1": {
+            "source": "/mnt/eu",
+            "connection": "eu",
+            "settings_file": "/etc/eu.conf",
+            "follow_links": True,
+        },
     }
     monkeypatch.setenv(sources.SOURCES_VARIABLE, json.dumps(more))
     main, orders, eu = sources.configured()
@@ -53,7 +58,10 @@ def test_each_source_has_a_dag_and_a_namespace_of_its_own(monkeypatch):
         ('{"maintenance": "s3://logs"}', "source 'maintenance': a name"),
         ('{"a": " "}', "source 'a': give its URL"),
         ('{"a": {"url": "s3://logs"}}', "source 'a': give its URL"),
-        ('{"a": {"source": "s3://logs", "conection": "x"}}', "unknown field 'conection'; there are connection"),
+        (
+            '{"a": {"source": "s3://logs", "conection": "x"}}',
+            "unknown field 'conection'; there are connection",
+        ),
         ('{"a": {"source": "s3://logs", "connection": 7}}', "connection is 7; give a text"),
         ('{"a": {"source": "s3://logs", "follow_links": "no"}}', "follow_links is 'no'; give true or false"),
     ],

@@ -152,7 +152,8 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
     monkeypatch.setenv(stages.CONNECTION_VARIABLE, "spark_default")
     monkeypatch.setenv(
         "AIRFLOW_CONN_SPARK_DEFAULT",
-        '{"conn_type": "spark", "host": "spark://master", "port": 7077, "extra": {"deploy-mode": "client"}}',
+        '{"conn_type": "spark", "host": "spark://master", "port": 7077, "extra": {"deploy-mode": "client",'
+        ' "queue": "audits", "principal": "audit@EXAMPLE.ORG"}}',
     )
     monkeypatch.setenv("DISPATCH_AUDIT_SPARK_JARS", "/a.jar,/b.jar")
     stages.ingest(CHOSEN, HOME)
@@ -161,7 +162,9 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
     assert Path(submitted[0]).name == "spark-submit"
     assert values(submitted, "--master") == ["spark://master:7077"]
     assert values(submitted, "--jars") == ["/a.jar,/b.jar"]
-    [java] = values(submitted, "--driver-java-options")
+    assert values(submitted, "--queue") == ["audits"]
+    assert values(submitted, "--principal") == ["audit@EXAMPLE.ORG"]
+    [java] = [text for text in values(submitted, "--conf") if "extraJavaOptions" in text]
     assert Path(java.partition("file://")[2]).is_file(), "Spark says as little as without spark-submit"
     launch = submitted.index(str(ROOT / "spark_jobs" / "run_stage.py"))
     assert submitted[launch + 1 : launch + 3] == ["spark_jobs.ingest", "--interval-start"]
@@ -185,7 +188,8 @@ def test_both_outputs_of_a_submitted_stage_are_logged(asked, answers, monkeypatc
     ("connection", "says"),
     [
         (None, "which Airflow does not have"),
-        ('{"conn_type": "spark", "extra": {"deploy-mode": "cluster"}}', "client"),
+        ('{"conn_type": "spark"}', "names no master"),
+        ('{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}', "client"),
     ],
 )
 def test_a_connection_that_cannot_be_used_starts_nothing(asked, monkeypatch, connection, says):

@@ -58,9 +58,7 @@ def test_a_data_interval_is_taken_to_utc():
 )
 def test_a_run_without_a_data_interval_takes_the_last_one_that_has_ended(data_interval, schedule, start, end):
     moment = NEXT + timedelta(hours=9, minutes=30)
-    chosen = steps.choose_interval(
-        {"source": "/logs"}, data_interval, HOME, moment=moment, schedule=schedule
-    )
+    chosen = steps.choose_interval({"source": "/logs"}, data_interval, HOME, moment=moment, schedule=schedule)
     assert (chosen["interval_start"][:16], chosen["interval_end"][:16]) == (start, end)
 
 

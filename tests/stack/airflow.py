@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -68,10 +68,13 @@ class Airflow:
         body = {"dag_id": DAG, "from_date": first.isoformat(), "to_date": last.isoformat(), **more}
         return int(self.post("backfills", body)["id"])
 
-    def trigger(self, conf: dict[str, Any], dag_id: str = DAG) -> str:
-        """Start a run by hand; return its id."""
-        started = self.post(f"dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
-        return str(started["dag_run_id"])
+    def trigger(self, conf: dict[str, Any], dag_id: str = DAG, day: datetime | None = None) -> str:
+        """Start a run by hand, of a day if one is given; return its id."""
+        body: dict[str, Any] = {"logical_date": datetime.now(UTC).isoformat(), "conf": conf}
+        if day is not None:
+            body["data_interval_start"] = day.isoformat()
+            body["data_interval_end"] = (day + timedelta(days=1)).isoformat()
+        return str(self.post(f"dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
     def tasks(self, run_id: str, dag_id: str = DAG) -> list[dict[str, Any]]:
         """Return all task instances of a run."""

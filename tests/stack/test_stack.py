@@ -365,7 +365,7 @@ def bounds(scene: Scene, run_id: str, dag_id: str = DAG) -> tuple[str, str]:
 def test_two_runs_of_one_interval_at_once_leave_the_rows_of_one(scene: Scene) -> None:
     (first,) = run_again(scene, DISTURBED, DISTURBED)
     scene.airflow.wait_for_task(first, "ingest", 180)
-    second = scene.airflow.trigger({"interval_start": scene.start(DISTURBED).isoformat()})
+    second = scene.airflow.trigger({}, day=scene.start(DISTURBED))
     states = settled(scene, [first, second], 3 * RUN_S)
     assert set(states.values()) == {"success"}
     (began, ended), (began_too, ended_too) = bounds(scene, first), bounds(scene, second)
@@ -420,8 +420,7 @@ def test_a_store_that_refuses_and_is_slow_for_a_minute_changes_no_table(scene: S
 
 def test_logs_that_come_late_make_audited_days_stale_and_they_are_recomputed(scene: Scene) -> None:
     upload(scene.stack, scene.late)
-    conf = {"interval_start": scene.start(SCHEDULED).isoformat(), "recompute_stale": True}
-    run_id = scene.airflow.trigger(conf)
+    run_id = scene.airflow.trigger({"recompute_stale": True}, day=scene.start(SCHEDULED))
     settled(scene, [run_id], 3 * RUN_S)
     states = {(task["task_id"], task["map_index"]): task["state"] for task in scene.airflow.tasks(run_id)}
     judged = [states["judge_stale", number] for number in range(SCHEDULED)]

@@ -89,7 +89,12 @@ class AirflowClient:
     ) -> None:
         """Start a run with these parameters, this data interval (start and end, UTC) and a note that its page shows."""
         start, end = (bound.isoformat() for bound in interval)
-        body = {"dag_run_id": run_id, "conf": conf, "note": note, "logical_date": datetime.now(UTC).isoformat()}
+        body = {
+            "dag_run_id": run_id,
+            "conf": conf,
+            "note": note,
+            "logical_date": datetime.now(UTC).isoformat(),
+        }
         body |= {"data_interval_start": start, "data_interval_end": end}
         self._api("POST", f"dags/{quote(dag_id)}/dagRuns", body)
 

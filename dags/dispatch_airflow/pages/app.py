@@ -112,8 +112,8 @@ def run_page(request: Request, dag_id: str, run_id: str) -> Response:
         ]
         body += f"<h2>Failed tasks</h2>{_list(items)}"
     if links:
-        items = [(address.removeprefix(f"{PREFIX}/"), name) for name, address in links.items()]
-        body += f"<h2>Pages</h2>{_links(request, items)}"
+        pages = [(address.removeprefix(f"{PREFIX}/"), name) for name, address in links.items()]
+        body += f"<h2>Pages</h2>{_links(request, pages)}"
     index = links.get(REPORT.name)
     if index is not None:
         source = f"{_base(request)}{html.escape(index.removeprefix(PREFIX))}"
@@ -129,7 +129,9 @@ async def published(request: Request, address: str) -> Response:
     home = Home.current().within(namespace)
     if area not in AREAS:
         if namespace and not area and await run_in_threadpool(home.place.exists):
-            return _page(namespace, _links(request, [(f"{namespace}/{name}/", AREAS[name]) for name in AREAS]))
+            return _page(
+                namespace, _links(request, [(f"{namespace}/{name}/", AREAS[name]) for name in AREAS])
+            )
         raise HTTPException(404)
     if not path and not address.endswith("/"):
         # With a slash, because links on a page are relative to its folder.
@@ -144,7 +146,9 @@ async def published(request: Request, address: str) -> Response:
     if not path:
         names = await run_in_threadpool(folders, home, area)
         items = [(f"{where}/{quote(name)}/{INDEX}", name) for name in names]
-        return _page(AREAS[area], _links(request, items) if items else "<p>Nothing has been published yet.</p>")
+        return _page(
+            AREAS[area], _links(request, items) if items else "<p>Nothing has been published yet.</p>"
+        )
     raise HTTPException(404)
 
 
@@ -156,9 +160,7 @@ def read_failed(dag_id: str, run_id: str) -> list[str]:
 
     wanted = (
         select(TaskInstance.task_id)
-        .where(
-            TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.state == "failed"
-        )
+        .where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.state == "failed")
         .order_by(TaskInstance.end_date, TaskInstance.task_id)
         .limit(_MAX_TASKS)
     )

@@ -74,7 +74,10 @@ class ReportLink(_PageLink):
         chosen = _chosen(ti)
         if chosen is None:
             return None
-        return folder_of(Home.of(chosen).reports, interval(chosen["interval_start"], chosen["interval_end"])) / INDEX
+        return (
+            folder_of(Home.of(chosen).reports, interval(chosen["interval_start"], chosen["interval_end"]))
+            / INDEX
+        )
 
 
 class DataDocsLink(_PageLink):
