@@ -1,4 +1,4 @@
-"""Which failures of a task are worth another attempt: the retry policy of all DAGs."""
+"""The retry policy of all DAGs: which failures of a task are worth another attempt."""
 
 from __future__ import annotations
 

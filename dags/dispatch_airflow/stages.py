@@ -182,7 +182,7 @@ def submit(connection_id: str, name: str, arguments: Sequence[str]) -> list[str]
     """Return the command that submits a stage to the master of an Airflow connection; the driver runs on this machine.
 
     The provider's hook makes it, so that all fields of the connection count. ``arguments``: the module and its arguments.
-    Raises ``DispatchAuditError`` if the connection does not exist, names no master or has another deploy mode than ``client``.
+    Raises ``DispatchAuditError`` if the connection does not exist, names no master or has another mode than ``client``.
     """
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import BaseHook
