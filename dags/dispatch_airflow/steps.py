@@ -7,6 +7,7 @@ processes of its own (``dags/dispatch_airflow/stages.py``), so that parsing the 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -178,6 +179,8 @@ def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
 
     Returns the overall verdict of each dispatcher, with the columns ``_OVERALL``; the table has all verdicts.
     """
+    # At info, Great Expectations writes a line for each function that it leaves out of its documentation.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.intervals import parse_moment
 
