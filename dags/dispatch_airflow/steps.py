@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dispatch_airflow.home import Home, ParameterError, progress
 from dispatch_airflow.stages import describe
+from dispatch_core.extras import require_spark
 
 #: Columns of a verdict that other tasks need. An interval may have ten thousand dispatchers.
 _IN_XCOM: Final = ("cluster", "topic", "subscription", "promise", "verdict", "reason")
@@ -92,7 +93,11 @@ def must_wait(chosen: Mapping[str, str], run_type: str, minutes: int, now: datet
 
 
 def check_home(home: Home) -> None:
-    """Raise ``HomeError``, in one line, if the home cannot be reached or written to."""
+    """Raise an error, in one line, if the home cannot be reached or written to, or the extra ``spark`` is missing.
+
+    Only processes that run tasks need that extra; the web server and the DAG processor do without.
+    """
+    require_spark()
     home.place.check()
 
 
