@@ -137,7 +137,6 @@ MISSED = DeadlineAlert(
     reference=DeadlineReference.DAGRUN_LOGICAL_DATE,
     interval=deadline.time_allowed(SCHEDULE if SCHEDULE != "none" else DAILY),
     callback=AsyncCallback("dispatch_airflow.deadline.verdict_is_late"),
-    name="verdict in time",
 )
 
 

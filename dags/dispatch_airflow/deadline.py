@@ -33,12 +33,12 @@ def longest_interval(schedule: str) -> timedelta:
 
     Raises ``ParameterError`` for a text that is no cron expression.
     """
-    from croniter import CroniterError, croniter  # type: ignore[import-untyped]
+    from croniter import croniter  # type: ignore[import-untyped]
 
     try:
         ticks = croniter(schedule, datetime(2024, 1, 1))
         times = [ticks.get_next(datetime) for _ in range(_LOOKED_AT)]
-    except CroniterError as error:
+    except ValueError as error:  # croniter's own errors are ValueErrors
         raise ParameterError(f"the schedule {schedule!r} is no cron expression: {error}") from None
     return max(after - before for before, after in pairwise(times))
 
