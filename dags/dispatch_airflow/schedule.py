@@ -46,9 +46,9 @@ def last_interval(schedule: str, moment: datetime) -> tuple[datetime, datetime]:
 
 
 def _ticks(schedule: str, moment: datetime) -> croniter:
-    from croniter import CroniterError, croniter
+    from croniter import croniter
 
     try:
         return croniter(schedule, moment)
-    except CroniterError as error:
+    except ValueError as error:  # croniter's own errors are ValueErrors
         raise ParameterError(f"the schedule {schedule!r} is no cron expression: {error}") from None

@@ -18,6 +18,7 @@ from dispatch_airflow.home import Home, ParameterError, progress
 from dispatch_airflow.schedule import DAILY, last_interval
 from dispatch_airflow.sources import Source, namespace_of
 from dispatch_airflow.stages import describe
+from dispatch_core.extras import require_spark
 
 if TYPE_CHECKING:
     from dispatch_expectations.verdict import Verdict
@@ -104,7 +105,11 @@ def must_wait(chosen: Mapping[str, str], run_type: str, minutes: int, now: datet
 
 
 def check_home(home: Home) -> None:
-    """Raise ``HomeError``, in one line, if the home cannot be reached or written to."""
+    """Raise an error, in one line, if the home cannot be reached or written to, or the extra ``spark`` is missing.
+
+    Only processes that run tasks need that extra; the web server and the DAG processor do without.
+    """
+    require_spark()
     home.place.check()
 
 

@@ -17,6 +17,7 @@ from typing import Final
 from dispatch_core import __version__
 from dispatch_core.cli import COULD_NOT_JUDGE
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.extras import require_spark
 
 #: Subcommand → (module, one line for ``--help``).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
@@ -65,19 +66,21 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "run all stages (pull, ingest, replay, validate) without Airflow",
     ),
 }
+#: Subcommands of the stages, which cannot be imported without the extra ``spark``.
+NEED_SPARK: Final = ("pipeline",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dispatch-audit``; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in arguments if not word.startswith("-")), None)
-    parser = _parser(name)
-    options = parser.parse_args(arguments)
-    command: ModuleType | None = getattr(options, "command_module", None)
-    if command is None:
-        parser.print_help()
-        return COULD_NOT_JUDGE
     try:
+        parser = _parser(name)
+        options = parser.parse_args(arguments)
+        command: ModuleType | None = getattr(options, "command_module", None)
+        if command is None:
+            parser.print_help()
+            return COULD_NOT_JUDGE
         return int(command.run(options))
     except DispatchAuditError as error:
         print(f"dispatch-audit {name}: {error}", file=sys.stderr)
@@ -104,6 +107,8 @@ def _parser(name: str | None) -> argparse.ArgumentParser:
             command, help=summary, description=summary[0].upper() + summary[1:] + "."
         )
         if command == name:
+            if command in NEED_SPARK:
+                require_spark()
             module = importlib.import_module(module_name)
             module.add_arguments(subparser)
             subparser.set_defaults(command_module=module)

@@ -24,7 +24,7 @@ REPORT = "reports/2026-11-21/0123456789abcdef0123.html"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """An application with Airflow's own login and this plugin, as Airflow loads it, on an empty database."""
-    from airflow import plugins_manager, settings
+    from airflow import settings
     from airflow.api_fastapi.app import init_auth_manager, init_plugins
     from airflow.configuration import conf
     from airflow.models import import_all_models
@@ -34,24 +34,10 @@ def server(tmp_path_factory):
     conf.set("api_auth", "jwt_secret", "x" * 64)
     import_all_models()
     Base.metadata.create_all(settings.engine)
-    before, settings.PLUGINS_FOLDER = (
-        settings.PLUGINS_FOLDER,
-        str(ROOT / "dags" / "dispatch_airflow" / "plugins"),
-    )
-    caches = (
-        plugins_manager._get_plugins,
-        plugins_manager.get_fastapi_plugins,
-        plugins_manager._get_ui_plugins,
-    )
-    for cache in caches:
-        cache.cache_clear()
     app = FastAPI()
     init_auth_manager(app)
     init_plugins(app)
-    yield app
-    settings.PLUGINS_FOLDER = before
-    for cache in caches:
-        cache.cache_clear()
+    return app
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.platform.test_boundaries import ROOT, tracked
 #: import each other.
 CORE_ORDER = (
     ("errors",),
+    ("extras",),
     ("times",),
     ("tables",),
     ("arrays",),

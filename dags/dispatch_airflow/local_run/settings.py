@@ -19,7 +19,6 @@ from dispatch_core.errors import DispatchAuditError
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: The folders of the checkout that hold the packages.
 PACKAGE_FOLDERS: Final = (ROOT, ROOT / "dags", ROOT / "expectations")
-PLUGINS: Final = ROOT / "dags" / "dispatch_airflow" / "plugins"
 #: Folder of Airflow's ``airflow_local_settings``.
 CONFIG: Final = Path(__file__).resolve().parent / "config"
 SAMPLE: Final = ROOT / "tests" / "data" / "recordings"
@@ -149,7 +148,6 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
     paths = [*map(str, (*PACKAGE_FOLDERS, CONFIG)), *inherited_paths]
     settings = {
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "CORE__PLUGINS_FOLDER": str(PLUGINS),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": "2",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.extras import MissingExtraError
 from dispatch_core.importers.topic_messages.entries import Position
 
 _TIMEOUT_S: Final = 30
@@ -66,14 +67,11 @@ def _content(file: Path) -> str:
 
 
 def pulsar() -> Any:
-    """The client's module. Raises ``TopicError`` with the command that installs it."""
+    """Import the client. Raises ``MissingExtraError`` with the command that installs it."""
     try:
         import pulsar as module
-    except ImportError as error:
-        raise TopicError(
-            "record-messages needs Pulsar's Python client, which is not installed: "
-            "pip install -c constraints.txt '.[record]' in this project's folder, or pip install pulsar-client==3.13.0"
-        ) from error
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("record", ["pulsar"]) from error
     return module
 
 

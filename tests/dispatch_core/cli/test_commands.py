@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatch_core import extras
 from dispatch_core.cli.main import COMMANDS, main
 
 NAMES = (
@@ -34,6 +35,18 @@ def test_each_command_tells_its_options(name: str, capsys: pytest.CaptureFixture
         main([name, "--help"])
     assert ended.value.code == 0
     assert f"dispatch-audit {name}" in capsys.readouterr().out
+
+
+def test_a_command_without_its_extra_says_in_one_line_which_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda module: None if module == "deltalake" else object())
+    assert main(["pipeline", "recordings"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "dispatch-audit pipeline: the extra spark is not installed (missing: deltalake); nothing was done. "
+        'Install it: pip install "pulsar-dispatch-audit[spark]"\n',
+    )
 
 
 def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

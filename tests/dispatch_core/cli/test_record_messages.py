@@ -264,7 +264,7 @@ def test_without_the_client_it_is_said_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pulsar", None)
     assert record(tmp_path / "out") == 2
-    assert "pip install -c constraints.txt '.[record]'" in capsys.readouterr().err
+    assert 'pip install "pulsar-dispatch-audit[record]"' in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

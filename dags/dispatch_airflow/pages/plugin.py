@@ -1,7 +1,7 @@
 """Airflow plugin: pages under ``/dispatch-audit``, and links to them in the menu and on the page of a run.
 
-This folder is Airflow's plugins folder (``[core] plugins_folder``) and has only this file. Every process of Airflow
-loads it; only the web server needs the application, so it is imported in a property.
+Airflow finds it by the entry point ``airflow.plugins`` of the installed package. Every process of Airflow loads it; only the
+web server needs the application, so it is imported in a property.
 """
 
 from __future__ import annotations
