@@ -28,6 +28,8 @@ EXIT_PLAN_AGAIN: Final = 75
 
 _SPARK_JOBS: Final = Path(spark_jobs.__file__).resolve().parent
 _LAST_LINES: Final = 20
+#: The JVM's own warnings go to stderr: the last line of stdout is the stage's summary.
+_JVM_OUTPUT_TO_STDERR: Final = "-XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr"
 #: Variables with the secrets of the alerts' channels.
 _OF_CHANNELS: Final = frozenset(("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK"))
 #: First words of the stages' own lines of progress; all other lines come from Spark and the JVM.
@@ -212,7 +214,8 @@ def submit(connection_id: str, name: str) -> list[str]:
         "client",
     ]
     quiet = f"-Dlog4j2.configurationFile={(_SPARK_JOBS / 'log4j2.properties').as_uri()}"
-    command += ["--name", f"dispatch audit: {name}", "--driver-java-options", f"-Duser.timezone=UTC {quiet}"]
+    options = f"-Duser.timezone=UTC {_JVM_OUTPUT_TO_STDERR} {quiet}"
+    command += ["--name", f"dispatch audit: {name}", "--driver-java-options", options]
     command += ["--driver-memory", os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g"]
     jars = delta_jars()
     return [*command, *(["--jars", ",".join(jars)] if jars else []), str(_SPARK_JOBS / "run_stage.py")]
