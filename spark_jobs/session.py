@@ -76,9 +76,27 @@ def build_session(app_name: str = "dispatch-audit", size_bytes: int | None = Non
             from delta import configure_spark_with_delta_pip
 
             builder = configure_spark_with_delta_pip(builder)
-    session = builder.getOrCreate()
+    with _stdout_is_stderr():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """Let processes that start within the block write to stderr what they write to stdout.
+
+    A JVM writes its own warnings, such as that of a full code cache, to stdout, which belongs to the results.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def is_chosen() -> bool:

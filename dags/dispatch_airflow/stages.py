@@ -28,6 +28,8 @@ EXIT_PLAN_AGAIN: Final = 75
 
 _SPARK_JOBS: Final = Path(spark_jobs.__file__).resolve().parent
 _LAST_LINES: Final = 20
+#: The JVM's own warnings go to stderr: the last line of stdout is the stage's summary.
+_JVM_OUTPUT_TO_STDERR: Final = "-XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr"
 #: Variables with the secrets of the alerts' channels.
 _OF_CHANNELS: Final = frozenset(("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK"))
 #: First words of the stages' own lines of progress; all other lines come from Spark and the JVM.
@@ -213,7 +215,7 @@ def submit(connection_id: str, name: str, arguments: Sequence[str]) -> list[str]
         conn_id=connection_id,
         deploy_mode=mode,
         name=f"dispatch audit: {name}",
-        conf={"spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {quiet}"},
+        conf={"spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {_JVM_OUTPUT_TO_STDERR} {quiet}"},
         driver_memory=os.environ.get("DISPATCH_AUDIT_DRIVER_MEMORY") or "2g",
         jars=",".join(delta_jars()) or None,
         application_args=list(arguments),

@@ -3,8 +3,25 @@
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
-  for (const [name, figure] of Object.entries(data.pictures)) {
-    Plotly.newPlot(`plot-${name}`, figure.data, figure.layout, settings);
+  const draw = () => {
+    for (const [name, figure] of Object.entries(data.pictures)) {
+      Plotly.newPlot(`plot-${name}`, figure.data, figure.layout, settings);
+    }
+  };
+  if (data.library === null) {
+    draw();
+  } else {
+    const script = document.createElement("script");
+    script.src = data.library;
+    script.onload = draw;
+    script.onerror = () => {
+      for (const name of Object.keys(data.pictures)) {
+        document.getElementById(`plot-${name}`).textContent =
+          `No picture: the file ${data.library} is not where it was beside this page. ` +
+          "dispatch-audit report makes a page that needs no other file.";
+      }
+    };
+    document.head.append(script);
   }
 
   const STEP = 50;

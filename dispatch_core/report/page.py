@@ -1,7 +1,9 @@
-"""Write the report as one HTML file that needs no network and no other file.
+"""Write the report as one HTML file that needs no network.
+
+The page has plotly's script within itself, so that it can be mailed, or it shares a file beside it with other pages.
 
 Texts from a log may be hostile. They are part of the page as escaped text, or as JSON that a script inserts as text. A
-content security policy allows only the two scripts of this page, and no requests.
+content security policy allows only the scripts of this page and the one that they load, and no other requests.
 """
 
 from __future__ import annotations
@@ -23,16 +25,24 @@ from dispatch_core.report.pictures import Picture, pictures
 from dispatch_core.times import date_and_clock
 
 _MAX_SENTENCE: Final = 2_000
+_LOADS: Final = "'strict-dynamic'"
 #: Characters that a script's data must not contain in HTML, even within quotes.
 _UNSAFE: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
-def page(data: ReportData) -> str:
-    """The report's HTML; the same data gives the same text."""
+def page(data: ReportData, *, library: str | None = None) -> str:
+    """The report's HTML; the same data gives the same text.
+
+    ``library``: address of plotly's script relative to the page (``library_name``), for pages that share it; None: the
+    page has the script within itself.
+    """
     drawn = pictures(data)
-    library, script, style = _library(), _asset("page.js"), _asset("page.css")
+    within, script, style = None if library else library_script(), _asset("page.js"), _asset("page.css")
+    # Only a script whose digest is named may load another one. A digest of the other one would not do: browsers check it
+    # only for scripts of the page's own origin, and a page in a sandbox or on a disk has none.
+    scripts = f"{_digest(script)} {_digest(within) if within is not None else _LOADS}"
     policy = (
-        f"default-src 'none'; script-src {_digest(library)} {_digest(script)}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     overall = next((verdict for verdict in data.verdicts if verdict["promise"] == "all"), None)
@@ -54,8 +64,8 @@ def page(data: ReportData) -> str:
         f"Made by dispatch-audit, rules {_text(CORE_VERSION)}.</footer>",
         "<noscript><p>The pictures and the table of findings need JavaScript; the page makes no requests.</p></noscript>",
         "</main>",
-        f'<script type="application/json" id="report-data">{_data(drawn, data.anomalies)}</script>',
-        f"<script>{library}</script>",
+        f'<script type="application/json" id="report-data">{_data(drawn, data.anomalies, library)}</script>',
+        *([] if within is None else [f"<script>{within}</script>"]),
         f"<script>{script}</script>",
         "</body></html>",
     ]
@@ -131,7 +141,7 @@ def _findings(anomalies: Anomalies) -> Iterable[str]:
     yield '<p><button type="button" id="more">Show more</button></p></section>'
 
 
-def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
+def _data(drawn: Iterable[Picture], anomalies: Anomalies, library: str | None) -> str:
     """The data of the page's script, as JSON without characters that HTML would interpret."""
     figures = ", ".join(
         f'"{picture.name}": {picture.figure}' for picture in drawn if picture.figure is not None
@@ -140,7 +150,10 @@ def _data(drawn: Iterable[Picture], anomalies: Anomalies) -> str:
     meanings = json.dumps(
         {kind: KINDS[kind].definition for kind in sorted(anomalies.counts) if kind in KINDS}
     )
-    text = f'{{"pictures": {{{figures}}}, "meanings": {meanings}, "findings": {findings}}}'
+    address = json.dumps(library)
+    text = (
+        f'{{"library": {address}, "pictures": {{{figures}}}, "meanings": {meanings}, "findings": {findings}}}'
+    )
     return text.translate(_UNSAFE)
 
 
@@ -161,7 +174,13 @@ def _digest(script: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _library() -> str:
+def library_name() -> str:
+    """Name plotly's script by its contents, so that pages of another version have another file."""
+    return f"plotly-{hashlib.sha256(library_script().encode()).hexdigest()[:20]}.js"
+
+
+@lru_cache(maxsize=1)
+def library_script() -> str:
     """Plotly's script, with the line ends of an HTML page."""
     from plotly.offline import get_plotlyjs
 

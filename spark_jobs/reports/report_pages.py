@@ -1,4 +1,6 @@
-"""Write reports: one self-contained HTML page per subscription of a judged interval, from the warehouse's tables.
+"""Write reports: one HTML page per subscription of a judged interval, from the warehouse's tables.
+
+The pages of all intervals share plotly's script, ``scripts/plotly-….js`` beside the intervals' folders.
 
 Runs after the verdicts are published, without Spark. Tables are read batch by batch, for some subscriptions at a time. Of
 deliveries and messages only counts over time are kept, so that memory does not grow with their number or that of the
@@ -16,6 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +31,7 @@ from dispatch_core.recording.schema import DISPATCHER_KEY
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow
 from dispatch_core.report.names import file_name
-from dispatch_core.report.page import page
+from dispatch_core.report.page import library_name, library_script, page
 from dispatch_core.report.ring import Change, changes_of
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, interval
@@ -42,7 +45,12 @@ from spark_jobs.warehouse.run_ledger import Ledger
 #: (cluster, topic, subscription)
 Dispatcher = tuple[str, ...]
 
-#: Maximum number of pages of an interval; subscriptions that passed are left out first. A page has 5 MB or more.
+#: Folder of the scripts that pages share, beside the folders of the intervals.
+SCRIPTS: Final = "scripts"
+#: A shared script is written again when it is older, so that its age says when a page last needed it.
+SCRIPT_AGE: Final = timedelta(days=1)
+
+#: Maximum number of pages of an interval; subscriptions that passed are left out first.
 LIMIT_VARIABLE: Final = "DISPATCH_AUDIT_MAX_REPORTS"
 DEFAULT_LIMIT: Final = 500
 
@@ -83,6 +91,7 @@ def write_reports(
     began = time.monotonic()
     limit = _limit() if limit is None else limit
     folder = folder_of(reports, span)
+    _write_script(Location.of(reports) / SCRIPTS)
     written, dispatchers = _write_all(warehouse, span, folder, limit)
     return {
         "stage": "report",
@@ -121,6 +130,14 @@ def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -
             f"report {span.name}: {len(order) - len(written)} of {len(order)} have no page ({LIMIT_VARIABLE}={limit})"
         )
     return written, len(order)
+
+
+def _write_script(folder: Location) -> None:
+    """Write the script that the pages share, unless it was written within the last day."""
+    name = library_name()
+    fresh = datetime.now(UTC) - SCRIPT_AGE
+    if not any(stored.location.name == name and stored.written > fresh for stored in folder.children()):
+        (folder / name).write_text(library_script())
 
 
 def folder_of(reports: Place, span: Interval) -> Location:
@@ -288,7 +305,7 @@ def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: 
     )
     if overrides:  # settings in place of those in the logs' headers are shown nowhere else
         data = replace(data, facts=(*data.facts, ("Given for the run", overrides)))
-    return page(data)
+    return page(data, library=f"../{SCRIPTS}/{library_name()}")
 
 
 def _index(span: Interval, lines: Iterable[tuple[Dispatcher, str, str | None]]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_airflow.home import Home
-from dispatch_airflow.local_run import control, outcome
+from dispatch_airflow.local_run import control, outcome, watch
 from dispatch_airflow.local_run.sample import read_source
 from dispatch_airflow.local_run.settings import (
     PORT_VARIABLE,
@@ -78,6 +78,40 @@ def test_another_airflows_settings_are_not_inherited_but_connections_are(monkeyp
     assert env["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:4711"
     assert "AIRFLOW__SECRETS__BACKEND" not in env
     assert env["AIRFLOW_CONN_DISPATCH_AUDIT_SMTP"] == "smtp://mail"
+
+
+def test_only_an_airflow_that_stays_checks_its_database_and_reads_changed_dag_files(tmp_path):
+    once, stays = (
+        environment(Place(Home(tmp_path)), 1, "m", scheduled=scheduled) for scheduled in (False, True)
+    )
+    assert once["AIRFLOW__DATABASE__CHECK_MIGRATIONS"] == "False", (
+        "its API server starts before the database is made"
+    )
+    assert "AIRFLOW__DATABASE__CHECK_MIGRATIONS" not in stays
+    assert "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL" not in stays
+
+
+def test_the_run_is_asked_for_its_state_only_when_all_its_tasks_have_ended(tmp_path, monkeypatch):
+    """Each call costs the API server a tenth of a second, on the cores that the tasks need."""
+    tasks = [("running", None), ("success", "scheduled"), ("success", "running"), ("success", "failed")]
+    states = ["running", "failed"]
+    asked = []
+
+    class Client:
+        def task_instances(self, _dag_id, _run_id):
+            now = tasks.pop(0) if tasks else ("success", "failed")
+            names = ("pull", "ingest")
+            return [{"task_id": name, "state": state} for name, state in zip(names, now, strict=True)]
+
+        def run_state(self, _dag_id, _run_id):
+            asked.append(len(tasks))
+            return states.pop(0)
+
+    monkeypatch.setattr(watch, "_POLL_S", 0.0)
+    monkeypatch.setattr(watch, "is_running", lambda _state: True)
+    seen = watch.watch_run(Client(), Place(Home(tmp_path)), "r", Screen(io.StringIO()), 60)
+    assert seen == {"": "failed", "pull": "success", "ingest": "failed"}
+    assert asked == [0, 0]
 
 
 def test_two_commands_do_not_work_on_one_home(tmp_path):
@@ -184,6 +218,7 @@ def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
     """A killed run leaves no process; the next one tells every stated verdict, on plain lines, and cleans up."""
     home = tmp_path / "a home of its own"
     env = {**os.environ, "DISPATCH_AUDIT_HOME": str(home), "PYTHONPATH": PYTHONPATH}
+    env["JAVA_HOME"] = str(tmp_path / "none")  # the sample is small: no stage starts Spark
     command = [sys.executable, "-m", "dispatch_airflow.local_run", "run"]
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as killed:
         assert "Airflow starts" in killed.stdout.readline()

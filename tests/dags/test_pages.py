@@ -117,6 +117,27 @@ def test_a_cookie_or_a_token_opens_a_page(anonymous, home, token):
     assert anonymous.post(f"/dispatch-audit/{REPORT}", headers=bearer).status_code == 405
 
 
+def test_the_script_that_reports_share_needs_no_login_and_nothing_beside_it_is_served(anonymous, home):
+    """A browser sends no cookie from the sandbox in which a report draws, and takes a script of an opaque origin."""
+    scripts = Path(home.root) / "reports" / "scripts"
+    scripts.mkdir()
+    name = f"plotly-{'0123456789abcdef0123'}.js"
+    for file in (name, "other.js", "page.html", "plotly-1.js"):
+        (scripts / file).write_text("draws()")
+    (scripts / f"plotly-{'f' * 20}.js").symlink_to(scripts / "other.js")
+    answer = anonymous.get(f"/dispatch-audit/reports/scripts/{name}")
+    assert (answer.status_code, answer.text) == (200, "draws()")
+    assert answer.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    hidden = ("other.js", "page.html", "plotly-1.js", f"plotly-{'f' * 20}.js", f"plotly-{'e' * 20}.js", "")
+    for file in (*hidden, f"../2026-11-21/{name}", "..%2Fsecret.html"):
+        refused = anonymous.get(f"/dispatch-audit/reports/scripts/{file}")
+        assert refused.status_code in (401, 404), file
+        assert "draws" not in refused.text
+    assert anonymous.post(f"/dispatch-audit/reports/scripts/{name}").status_code == 405
+
+
 def test_names_that_great_expectations_and_what_if_write_are_served(user, home):
     deep = "data-docs/2026-11-21/validations/per_key_order/a:b+c=d@e,f/x.html"
     assert user.get(f"/dispatch-audit/{quote(deep)}").text == f"<p>{deep}</p>"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dispatch_airflow.home import HOME_VARIABLE, Home
-from dispatch_core.report.page import page
+from dispatch_core.report.page import library_name, library_script, page
 from tests.dags.test_pages import server  # noqa: F401 - a fixture
 from tests.report.tables import HOSTILE, HOSTILE_TOPIC, hostile_report
 from tests.report.test_browser import PATIENCE_MS, PICTURES, browser  # noqa: F401 - a fixture
@@ -40,7 +40,9 @@ def address(server, tmp_path_factory) -> Iterator[str]:  # noqa: F811
         reports = place / "reports" / "2026-11-21"
         assert Home.current().reports.local == reports.parent
         reports.mkdir(parents=True)
-        (reports / NAME).write_text(page(hostile_report()), "utf-8")
+        (reports.parent / "scripts").mkdir()
+        (reports.parent / "scripts" / library_name()).write_text(library_script(), "utf-8")
+        (reports / NAME).write_text(page(hostile_report(), library=f"../scripts/{library_name()}"), "utf-8")
         (reports / "thief.html").write_text(THIEF, "utf-8")
         links = f'<a href="{NAME}">report</a> <a href="thief.html">thief</a>'
         (reports / "index.html").write_text(
@@ -81,6 +83,7 @@ def shown(browser, address):  # noqa: F811
 def test_a_report_draws_in_its_sandbox_and_names_stay_text(shown, address):
     shown.goto(f"{address}/dispatch-audit/reports/2026-11-21/{NAME}")
     for picture in PICTURES:
+        shown.wait_for_selector(f"#plot-{picture} .trace path", state="attached")
         assert shown.locator(f"#plot-{picture} .trace path").count() >= 2, picture
     assert HOSTILE_TOPIC in shown.locator("h1").text_content()
     assert HOSTILE in shown.locator("#findings td").all_text_contents()

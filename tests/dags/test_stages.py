@@ -166,6 +166,9 @@ def test_a_connection_makes_it_a_submission_to_a_cluster(asked, monkeypatch):
     assert values(submitted, "--principal") == ["audit@EXAMPLE.ORG"]
     [java] = [text for text in values(submitted, "--conf") if "extraJavaOptions" in text]
     assert Path(java.partition("file://")[2]).is_file(), "Spark says as little as without spark-submit"
+    assert {"-XX:+DisplayVMOutputToStderr", "-Xlog:all=warning:stderr"} < set(java.split()), (
+        "stdout has the summary"
+    )
     launch = submitted.index(str(ROOT / "spark_jobs" / "run_stage.py"))
     assert submitted[launch + 1 : launch + 3] == ["spark_jobs.ingest", "--interval-start"]
     assert published[:3] == [sys.executable, "-m", "spark_jobs.replay"], "it needs no Spark"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dispatch_core.report.page import page
+from dispatch_core.report.page import library_name, library_script, page
 from tests.report.tables import HOSTILE, HOSTILE_CONSUMER, HOSTILE_TOPIC, hostile_report, large_report
 
 if TYPE_CHECKING:
@@ -142,6 +142,29 @@ def test_a_script_from_elsewhere_does_not_run(hostile: Shown) -> None:
     )
     assert hostile.page.evaluate("window.hurt") is None
     hostile.complaints.clear()  # the browser reports the refusal
+
+
+def test_pages_that_share_the_script_draw_and_say_so_when_it_is_gone(
+    browser: Browser, tmp_path: Path
+) -> None:
+    script = tmp_path / "scripts" / library_name()
+    script.parent.mkdir()
+    script.write_text(library_script(), "utf-8")
+    path = tmp_path / "2026-11-21" / "page.html"
+    path.parent.mkdir()
+    path.write_text(page(hostile_report(), library=f"../scripts/{script.name}"), "utf-8")
+    shown = Shown(browser, path)
+    for picture in PICTURES:
+        shown.page.wait_for_selector(f"#plot-{picture} .trace path", state="attached")
+    assert {url for url in shown.requests if not url.startswith("data:")} == {path.as_uri(), script.as_uri()}
+    assert HOSTILE in shown.texts("#findings td")
+    assert shown.complaints == []
+    script.unlink()
+    alone = Shown(browser, path)
+    for picture in PICTURES:
+        alone.page.wait_for_function(f"document.getElementById('plot-{picture}').textContent.length > 0")
+        assert "dispatch-audit report makes a page" in alone.texts(f"#plot-{picture}")[0]
+    assert HOSTILE in alone.texts("#findings td"), "the findings need no picture"
 
 
 def test_a_million_deliveries_can_be_looked_at(browser: Browser, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.report.names import file_name
+from dispatch_core.report.page import library_name, library_script, page
 from dispatch_expectations.alert import Places, build_alerts
 from dispatch_expectations.dispatcher_results import read_results
 from dispatch_expectations.validate import validate_interval
@@ -18,6 +21,7 @@ from spark_jobs.reports import report_pages
 from spark_jobs.reports.report_pages import LIMIT_VARIABLE, by_key, folder_of, write_reports
 from spark_jobs.warehouse import file_rows
 from tests.expectations.make import DAY, TOPIC, Day
+from tests.report.tables import hostile_report
 
 SPAN = interval(DAY)
 HOSTILE = "persistent://public/default/<script>alert(1)</script>"
@@ -116,6 +120,25 @@ def test_writing_again_changes_nothing_and_removes_what_is_nobodys(home: Path, t
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == first
 
 
+def test_pages_of_all_intervals_share_one_script(home: Path, tmp_path: Path) -> None:
+    """It is written again a day later, so that maintenance sees that it is needed."""
+    pages = [path for path in pages_in(home / "reports").iterdir() if path.name != "index.html"]
+    script = home / "reports" / "scripts" / library_name()
+    assert script.read_text("utf-8") == library_script()
+    assert sum(path.stat().st_size for path in pages) < 300_000
+    for path in pages:
+        assert f'"library": "../scripts/{library_name()}"' in path.read_text("utf-8")
+    assert library_script() in page(hostile_report()), "a page of the command line is whole by itself"
+
+    write_reports(home / "warehouse", SPAN, tmp_path)
+    (script,) = (tmp_path / "scripts").iterdir()
+    for age_days, is_written in ((0.9, False), (1.1, True)):
+        written = time.time() - age_days * 86_400
+        os.utime(script, (written, written))
+        write_reports(home / "warehouse", SPAN, tmp_path)
+        assert (script.stat().st_mtime > written + 1) == is_written
+
+
 @pytest.mark.parametrize("most", ["_SUBJECTS_AT_ONCE", "_SPANS_AT_ONCE"])
 def test_pages_do_not_depend_on_how_many_subscriptions_fit_into_memory(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
@@ -167,9 +190,9 @@ def test_an_alert_quotes_the_finding_and_leads_to_the_page(home: Path) -> None:
     alerts = {alert.topic: alert for alert in build_alerts(results, {}, places)}
     assert set(alerts) == {TOPIC, HOSTILE}
     alert = alerts[TOPIC]
-    page = folder / file_name("standalone", TOPIC, "audit")
-    assert dict(alert.where)["report"] == str(page)
-    assert f"- report: {page}\n" in alert.body
+    written = folder / file_name("standalone", TOPIC, "audit")
+    assert dict(alert.where)["report"] == str(written)
+    assert f"- report: {written}\n" in alert.body
     assert "stuck_key: 4 messages wait behind 5:1 at worker-2 for 12 s" in alert.body
     assert {finding.kind for finding in alert.news} == {"stuck_key", "ack_hole"}
     # Without a page the alert has no link.

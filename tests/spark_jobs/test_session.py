@@ -1,9 +1,14 @@
-"""The message after the end of Spark's Java process."""
+"""What Spark's Java process writes, and the message after its end."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 _KILLED = """
 import os, signal, sys
@@ -45,3 +50,23 @@ def test_other_errors_stay_what_they_are() -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("FileNotFoundError")
     assert "SparkLostError" not in done.stderr
+
+
+@pytest.mark.spark
+def test_what_java_writes_to_stdout_is_not_among_the_results(tmp_path: Path) -> None:
+    recording = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4" / "designed-negative-acks-ch"
+    command = [sys.executable, "-m", "dispatch_core.cli.main", "pipeline", str(recording), "--json"]
+    talkative = {"DISPATCH_AUDIT_JAVA_OPTIONS": "-XX:+PrintCommandLineFlags -Xlog:gc:stdout"}
+    done = subprocess.run(
+        [*command, "--home", str(tmp_path)],
+        env={**os.environ, **talkative},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "all" in {verdict["promise"] for verdict in verdicts}
+    assert "[gc]" in done.stderr
+    assert any(line.startswith("-XX:") for line in done.stderr.splitlines()), "Java printed its flags"

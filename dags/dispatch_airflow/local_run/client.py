@@ -41,6 +41,11 @@ class AirflowClient:
         answer = _call("POST", f"{base}/auth/token", {"username": user, "password": secret}, None)
         return cls(base, user, answer["access_token"])
 
+    @staticmethod
+    def load_task_api(base: str) -> None:
+        """Let the API server load the API of the tasks, which it does at the first call and in several seconds."""
+        _call("GET", f"{base}/execution/health", None, None)
+
     def _api(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return _call(method, f"{self.base}/api/v2/{path}", body, self.token)
 

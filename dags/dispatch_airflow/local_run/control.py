@@ -151,15 +151,19 @@ def _wait_until_healthy(
     deadline = time.monotonic() + START_TIMEOUT_S
     client: AirflowClient | None = None
     waiting_for = "its database"
+    task_api = False
     while time.monotonic() < deadline:
         waiting(f"waiting for {waiting_for}")
         time.sleep(0.3)
         if holder.poll() is not None:
             raise _start_failed(place, "Airflow ended while it was starting")
-        state = read_state(place)
-        if state is None or state["phase"] == "database":
-            continue
         try:
+            if not task_api:
+                AirflowClient.load_task_api(address(port))
+                task_api = True
+            state = read_state(place)
+            if state is None or state["phase"] == "database":
+                continue
             if client is None:
                 waiting_for = "the API server"
                 client = AirflowClient.login(address(port), USER, password(place))

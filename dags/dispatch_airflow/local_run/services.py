@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -23,8 +24,10 @@ from typing import Any, Final
 from dispatch_airflow.processes import Process, boot_id, end_all, end_with_parent, process, processes
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_GRACE_S: Final = 5.0
+_GRACE_S: Final = 2.0
 _POLL_S: Final = 0.2
+#: Days for which an Airflow that stays keeps runs in its database.
+_KEPT_RUNS_DAYS: Final = 90
 
 
 @dataclass
@@ -83,6 +86,9 @@ class Services:
     def end(self) -> None:
         """End all other processes of this session."""
         me = os.getpid()
+        # The API server has nothing to finish, and Python takes seconds to tidy it up.
+        if (server := self.children.get("api-server")) is not None:
+            server.kill()
 
         def others() -> list[Process]:
             _reap_adopted(self.children.values())
@@ -91,6 +97,14 @@ class Services:
             return [running for running in processes() if running.session == me and running.pid != me]
 
         end_all(others, grace_s=_GRACE_S)
+
+
+def _clean(services: Services) -> bool:
+    """Remove old runs from Airflow's database, which only Airflow's own commands can reach; False if that failed."""
+    limit = datetime.now(UTC) - timedelta(days=_KEPT_RUNS_DAYS)
+    clean = ("db", "clean", "--yes", "--skip-archive", "--clean-before-timestamp", limit.isoformat())
+    services.start("cleaning", *clean)
+    return services.wait_for("cleaning")
 
 
 def _reap_adopted(known: Any) -> None:
@@ -140,10 +154,15 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
     services.save()
     try:
-        services.start("database", "db", "migrate")
-        if services.wait_for("database"):
-            services.save(phase="starting")
+        if (
+            options.command_pid is not None
+        ):  # nothing is in the database yet, so the API server may load meanwhile
             services.start("api-server")
+        services.start("database", "db", "migrate")
+        if services.wait_for("database") and (options.command_pid is not None or _clean(services)):
+            services.save(phase="starting")
+            if options.command_pid is None:
+                services.start("api-server")
             # The API server reads the task logs from the disk; a log server would listen on all addresses.
             services.start("scheduler", "scheduler", "--skip-serve-logs")
             services.start("dag-processor")

@@ -140,7 +140,8 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
     """Make the environment of all processes of the local Airflow.
 
     Settings of another Airflow (``AIRFLOW__…``) are not inherited. Connections (``AIRFLOW_CONN_…``) are, so that
-    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` can be used.
+    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` can be used. ``scheduled``: Airflow stays; otherwise it is set up
+    for one run with an empty database.
     """
     base = address(port)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__") and k != "AIRFLOW_HOME"}
@@ -161,14 +162,22 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
         "API__BASE_URL": base,
         "API__WORKERS": "1",
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
-        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5" if scheduled else "0.2",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         "TRIGGERER__ENABLE_HEALTH_CHECK": "False",
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        # Tasks wait for the API server's answers; its first ones are slow on a busy machine.
+        "WORKERS__EXECUTION_API_TIMEOUT": "60",
         "LOGGING__BASE_LOG_FOLDER": str(place.airflow / "logs"),
         "LOGGING__COLORED_CONSOLE_LOG": "False",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
     }
+    if not scheduled:
+        # The API server starts while the database is made, and no DAG file changes during the run.
+        settings |= {
+            "DATABASE__CHECK_MIGRATIONS": "False",
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+        }
     return {
         **inherited,
         **{f"AIRFLOW__{name}": value for name, value in settings.items()},

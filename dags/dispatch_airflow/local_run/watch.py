@@ -134,16 +134,17 @@ def watch_run(
     logs: dict[str, _LogReader] = {}
     deadline = time.monotonic() + timeout_s
     while True:
-        state = client.run_state(DAG_ID, run_id)
         instances = {_name(instance): instance for instance in client.task_instances(DAG_ID, run_id)}
         # A mapped task is listed under its own name until its number of instances is known.
         for name in seen.keys() - instances.keys() - {""}:
             del seen[name]
         for name in sorted(instances, key=_order):
             _show_task(name, instances[name], place, run_id, screen, seen, logs)
-        if state in {"success", "failed"}:
-            screen.settle()
-            return {"": state, **seen}
+        if all(instance["state"] in ENDED for instance in instances.values()):
+            state = client.run_state(DAG_ID, run_id)
+            if state in {"success", "failed"}:
+                screen.settle()
+                return {"": state, **seen}
         running = [t for t, s in seen.items() if s == "running"]
         screen.moving(
             f"{time.monotonic() - screen.began:8.1f} s  {', '.join(running) or 'the scheduler'} at work"

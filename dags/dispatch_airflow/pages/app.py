@@ -3,6 +3,9 @@
 Airflow does not authenticate requests to applications of plugins. Here every route does: users who are not logged in get 401
 and a link to the login. Pages are made from logs, which are not trusted. A page that draws with its own scripts runs in a
 sandbox with an opaque origin, without access to Airflow's session and API; all other pages run no scripts.
+
+The one exception to the login is plotly's script, which reports share: a browser sends no cookies from a sandbox. It is the
+published script and says nothing about the logs.
 """
 
 from __future__ import annotations
@@ -27,15 +30,17 @@ from dispatch_airflow.pages.published_files import (
     AREAS,
     INDEX,
     PREFIX,
+    SCRIPTS,
     TYPES,
     Page,
     folders,
     is_folder,
     is_page,
     open_page,
+    open_script,
     split,
 )
-from dispatch_airflow.sources import namespaces
+from dispatch_airflow.sources import is_namespace, namespaces
 
 _CHUNK_BYTES: Final = 1 << 18
 #: Maximum number of links that are read of one run.
@@ -45,7 +50,7 @@ _PLAIN: Final = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 #: The page of a run shows the index of its reports in a frame.
 _FRAMES: Final = f"{_PLAIN}; frame-src 'self'"
 _DRAWS: Final = (
-    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline' 'self'; "
     f"style-src 'unsafe-inline'; img-src data: blob:; {_EVERYWHERE}"
 )
 _HEADERS: Final = {
@@ -53,6 +58,12 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
+}
+_SCRIPT_HEADERS: Final = {
+    # The origin of a page in a sandbox is never the same.
+    "Cross-Origin-Resource-Policy": "cross-origin",
+    # Its name changes with its contents.
+    "Cache-Control": "public, max-age=31536000, immutable",
 }
 _STYLE: Final = (
     "<style>body { font: 15px/1.6 system-ui, sans-serif; margin: 24px; color: #1a1d21; background: #fff } "
@@ -67,6 +78,25 @@ app = FastAPI(
     redirect_slashes=False,
     dependencies=[Depends(requires_authenticated())],
 )
+
+
+#: Has no login.
+scripts = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+for namespaced in ("", "/{kind}/{source}"):
+    app.mount(f"{namespaced}/reports/{SCRIPTS}", scripts)
+
+
+@scripts.get("/{name}")
+async def shared_script(request: Request, name: str) -> Response:
+    """Answer with the script that reports share."""
+    namespace = "/".join(request.path_params[part] for part in ("kind", "source") if part in request.path_params)
+    known = not namespace or is_namespace(namespace)
+    home = Home.current().within(namespace if known else "")
+    page = await run_in_threadpool(open_script, home, "reports", name) if known else None
+    if page is None:
+        return _page("404", "<p>There is no such page.</p>", 404)
+    headers = {"Content-Length": str(page.size_bytes), **_SCRIPT_HEADERS}
+    return StreamingResponse(_chunks(page), media_type=page.media_type, headers=headers)
 
 
 @app.middleware("http")

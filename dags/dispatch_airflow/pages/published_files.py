@@ -1,4 +1,4 @@
-"""Open and list the pages of the home, and no other files. Does not use Airflow.
+"""Open and list the pages of the home and the scripts they share, and no other files. Does not use Airflow.
 
 A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` of a namespace of the home (``sources.py``), with a
 name and type that this project writes. An address has the namespace in front of the area.
@@ -33,6 +33,9 @@ TYPES: Final = {
     ".csv": "text/csv; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
 }
+#: Folder of the scripts that pages of an area share, and their names.
+SCRIPTS: Final = "scripts"
+_SCRIPT: Final = re.compile(r"plotly-[0-9a-f]{20}\.js")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+=@,-]{0,199}")
 _MAX_DEPTH: Final = 12
 #: Maximum number of folders in the list of an area.
@@ -97,6 +100,14 @@ def open_page(home: Home, area: str, path: str) -> Page | None:
         return None
     scripts = media_type == TYPES[".html"] and area != "data-docs" and parts[-1] != INDEX
     return Page(*found, media_type, scripts)
+
+
+def open_script(home: Home, area: str, name: str) -> Page | None:
+    """Open a script that the pages of an area share; None if there is none. The caller closes the file."""
+    found = (
+        _opened(root_of(home, area), [SCRIPTS, name]) if area in AREAS and _SCRIPT.fullmatch(name) else None
+    )
+    return None if found is None else Page(*found, "text/javascript; charset=utf-8", scripts=False)
 
 
 def _opened(root: Location, parts: list[str]) -> tuple[BinaryIO, int] | None:
