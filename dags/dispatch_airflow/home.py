@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dispatch_core.cli.log_lines import OUTPUT, PROGRESS
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ SOURCE_VARIABLE: Final = "DISPATCH_AUDIT_SOURCE"
 SETTINGS_VARIABLE: Final = "DISPATCH_AUDIT_SETTINGS"
 
 #: Lines of a task for people; ``make run`` shows them on the terminal.
-progress = logging.getLogger("dispatch_audit.progress")
+progress = logging.getLogger(PROGRESS)
 #: All other lines of child processes.
-output = logging.getLogger("dispatch_audit.output")
+output = logging.getLogger(OUTPUT)
 
 
 class StepError(DispatchAuditError):
