@@ -1,11 +1,12 @@
 """Report the progress of jobs on stderr: one rewritten line on a terminal, a line every ten seconds in a task's log.
 
-The entry points of stages always report, because their stderr is a task log. The command line reports only on a terminal
-(``quiet_on_a_pipe``). Errors are always printed.
+The entry points of stages always report, because their stderr is a task log. The command line reports only on a terminal,
+and as JSON (``quiet_on_a_pipe``). Errors are always printed. ``dispatch_core.cli.log_lines`` chooses the form of the lines.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from dispatch_core.audit.sentences.names import printable
+from dispatch_core.cli.log_lines import OUTPUT, as_json, write_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,9 +26,9 @@ _silent = False
 
 @contextmanager
 def quiet_on_a_pipe() -> Iterator[None]:
-    """Show progress within the block only if stderr is a terminal."""
+    """Show progress within the block only if stderr is a terminal, or lines are JSON objects."""
     global _silent  # noqa: PLW0603 - stderr is one per process, and so is this
-    before, _silent = _silent, not sys.stderr.isatty()
+    before, _silent = _silent, not (sys.stderr.isatty() or as_json())
     try:
         yield
     finally:
@@ -36,12 +38,12 @@ def quiet_on_a_pipe() -> Iterator[None]:
 def say(line: str) -> None:
     """Print a line of progress."""
     if not _silent:
-        print(printable(line), file=sys.stderr, flush=True)
+        write_line(printable(line))
 
 
 def complain(line: str) -> None:
-    """Print a line even where progress is not shown."""
-    print(printable(line), file=sys.stderr, flush=True)
+    """Print an error, also where progress is not shown."""
+    write_line(printable(line), logging.ERROR, OUTPUT)
 
 
 @contextmanager
@@ -62,7 +64,7 @@ def tasks_done(spark: SparkSession, label: str, total: int) -> Iterator[None]:
 
 def _watch(spark: SparkSession, label: str, total: int, done: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() and not as_json()
     reported, reported_at = -1, time.monotonic()
     while not done.wait(0.5 if terminal else 2.0):
         stages = (
@@ -82,8 +84,9 @@ def _watch(spark: SparkSession, label: str, total: int, done: threading.Event) -
             continue
         reported, reported_at = finished, time.monotonic()
         line = f"{label}: {finished} of {total}"
-        print(
-            f"\r\033[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True
-        )
+        if terminal:
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            write_line(line)
     if terminal:
         print("\r\033[K", end="", file=sys.stderr, flush=True)

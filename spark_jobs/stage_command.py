@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import LimitsError
+from dispatch_core.cli.log_lines import with_fields
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs.intervals import Interval, IntervalError, interval, parse_moment
@@ -131,10 +132,11 @@ def run(
 
 def run_here(options: argparse.Namespace, work: Callable[[Interval], dict[str, Any]]) -> int:
     """Run one stage without a session and print its summary."""
-    try:
-        summary = work(interval(options.interval_start, options.interval_end))
-    except DispatchAuditError as error:
-        complain(f"error: {error}")
-        return EXIT_TRY_AGAIN if getattr(error, "another_attempt_may_do", False) else 2
+    with with_fields(interval=options.interval_start.isoformat()):
+        try:
+            summary = work(interval(options.interval_start, options.interval_end))
+        except DispatchAuditError as error:
+            complain(f"error: {error}")
+            return EXIT_TRY_AGAIN if getattr(error, "another_attempt_may_do", False) else 2
     print(json.dumps(summary, sort_keys=True, default=str), flush=True)
     return 0

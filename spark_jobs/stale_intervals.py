@@ -18,6 +18,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dispatch_core.audit.limit_rules import LimitRules
+from dispatch_core.cli.log_lines import run_command
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log_profile import RECORDED, Overrides
 from spark_jobs import stage_command
@@ -155,4 +156,4 @@ def _recompute(options: argparse.Namespace, spans: Sequence[Interval]) -> list[d
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "stale"))

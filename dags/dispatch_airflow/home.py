@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dispatch_core.cli.log_lines import OUTPUT, PROGRESS
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ HOME_VARIABLE: Final = "DISPATCH_AUDIT_HOME"
 CONNECTION_VARIABLE: Final = "DISPATCH_AUDIT_HOME_CONNECTION"
 
 #: Lines of a task for people; ``make run`` shows them on the terminal.
-progress = logging.getLogger("dispatch_audit.progress")
+progress = logging.getLogger(PROGRESS)
 #: All other lines of child processes.
-output = logging.getLogger("dispatch_audit.output")
+output = logging.getLogger(OUTPUT)
 
 
 class StepError(DispatchAuditError):

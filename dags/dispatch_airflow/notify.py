@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_airflow.home import Home, StepError, progress
+from dispatch_airflow.observability import metrics
 from dispatch_airflow.webhook import WebhookError, post
 
 if TYPE_CHECKING:
@@ -56,12 +57,14 @@ def alert(chosen: Mapping[str, str], home: Home, run: str | None = None) -> dict
         for channel, send in {"file": lambda alert: sink.send([alert]), **channels()}.items():
             delivered, failed = send_news(channel, send, results, places)
             sent[channel] = len(delivered)
+            metrics.alerted(channel, sent=len(delivered), waiting=len(failed))
             for message in delivered:
                 progress.info("%s: %s", channel, message.subject)
             progress.info("%d alerts sent by %s, %d not", len(delivered), channel, len(failed))
             failures += [f"{channel}: {message.subject}: {_why(error)}" for message, error in failed]
             if channel == "file":
                 sent |= _counts(delivered)
+    metrics.write_file(home)
     if failures:
         raise StepError(
             f"{len(failures)} alerts could not be sent; the verdict stands, and every alert is in {home.alerts}:\n"

@@ -114,6 +114,16 @@ def is_namespace(text: str) -> bool:
     return _NAMESPACE.fullmatch(text) is not None
 
 
+def source_name(namespace: str) -> str | None:
+    """Return the name of the source with a namespace; empty for the one without a name, None for an ad-hoc one.
+
+    >>> source_name("sources/orders"), source_name(""), source_name("ad-hoc/logs-71e37609")
+    ('orders', '', None)
+    """
+    kind, _slash, name = namespace.partition("/")
+    return None if kind == AD_HOC else name
+
+
 def namespaces(home: Home) -> list[str]:
     """List the namespaces that the home holds, its own (empty) first."""
     found = [""]

@@ -8,6 +8,7 @@ process ends with its task, its lines are written to the task's log at once, and
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -17,7 +18,9 @@ from typing import Any, Final
 
 import spark_jobs
 from dispatch_airflow.home import Home, StepError, output, progress
+from dispatch_airflow.observability import lineage, metrics
 from dispatch_airflow.processes import stream
+from dispatch_core.cli.log_lines import JSON, LOG_FORMAT_VARIABLE, OUTPUT, PROGRESS, LogLine, parse_line
 from dispatch_core.errors import DispatchAuditError
 
 CONNECTION_VARIABLE: Final = "DISPATCH_AUDIT_SPARK_CONNECTION"
@@ -32,12 +35,6 @@ _LAST_LINES: Final = 20
 _JVM_OUTPUT_TO_STDERR: Final = "-XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr"
 #: Variables with the secrets of the alerts' channels.
 _OF_CHANNELS: Final = frozenset(("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK"))
-#: First words of the stages' own lines of progress; all other lines come from Spark and the JVM.
-_PROGRESS_WORDS: Final = frozenset(
-    (
-        "ingest", "history", "survey", "stale", "recompute", "plan", "replay", "publish", "discard", "aggregates", "what-if",
-    )
-)  # fmt: skip
 
 
 class PlanAgainError(StepError):
@@ -46,7 +43,9 @@ class PlanAgainError(StepError):
 
 def ingest(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     """Ingest the rows of the landed segments, after earlier intervals whose segments have changed."""
-    return _stage("ingest", [*_interval(chosen), *_landing(home), *_warehouse(home)], spark=True)
+    summary = _stage("ingest", [*_interval(chosen), *_landing(home), *_warehouse(home)], spark=True)
+    lineage.ran("ingest", home)
+    return summary
 
 
 def plan(chosen: Mapping[str, str], home: Home, run_id: str, groups: int) -> dict[str, Any]:
@@ -68,12 +67,14 @@ def publish_tables(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[s
     published rows are never a mixture.
     """
     try:
-        return _stage("replay", ["publish", *_replay(chosen, home, run_id)], name="publish")
+        summary = _stage("replay", ["publish", *_replay(chosen, home, run_id)], name="publish")
     except PlanAgainError as error:
         progress.warning("replay: %s", str(error).splitlines()[-1])
         progress.warning("replay: the groups cannot be published; replaying the whole interval in this task")
         arguments = [*_interval(chosen), *_warehouse(home), *_limits(), *_overrides(chosen)]
-        return _stage("replay", arguments, spark=True)
+        summary = _stage("replay", arguments, spark=True)
+    lineage.ran("replay", home)
+    return summary
 
 
 def discard(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[str, Any]:
@@ -83,7 +84,9 @@ def discard(chosen: Mapping[str, str], home: Home, run_id: str) -> dict[str, Any
 
 def aggregate(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     """Compute balance and waiting times."""
-    return _stage("aggregates", [*_interval(chosen), *_warehouse(home), *_limits()])
+    summary = _stage("aggregates", [*_interval(chosen), *_warehouse(home), *_limits()])
+    lineage.ran("aggregates", home)
+    return summary
 
 
 def find_stale(home: Home) -> list[dict[str, str]]:
@@ -150,9 +153,11 @@ def _stage(
 
     def show(line: str) -> None:
         if line.strip():
-            is_progress = line.split(maxsplit=1)[0].rstrip(":") in _PROGRESS_WORDS
-            (progress if is_progress else output).info("%s", line)
-            last.append(line)
+            # What is no JSON comes from a process that died, or from a native library.
+            said = parse_line(line) or LogLine(line, logging.INFO, OUTPUT)
+            text = f"{said.message}\n{said.exception}" if said.exception else said.message
+            (progress if said.logger == PROGRESS else output).log(said.level, "%s", text)
+            last.append(said.message)
             del last[:-_LAST_LINES]
 
     began = time.monotonic()
@@ -172,7 +177,9 @@ def _stage(
             f"tables of earlier intervals and earlier stages are kept. Its last lines:\n{last_lines}"
         )
     summary = _last_json(printed, name)
-    progress.info("%s: %s", name, describe(summary | {"seconds": round(time.monotonic() - began, 1)}))
+    seconds = time.monotonic() - began
+    metrics.stage_ended(name, seconds)
+    progress.info("%s: %s", name, describe(summary | {"seconds": round(seconds, 1)}))
     return summary
 
 
@@ -234,6 +241,7 @@ def _environment() -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name not in _OF_CHANNELS},
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",
+        LOG_FORMAT_VARIABLE: JSON,  # so that the task's log gets the level of each line
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
@@ -241,7 +249,7 @@ def _environment() -> dict[str, str]:
 
 def _last_json(printed: Sequence[str], name: str) -> dict[str, Any]:
     for line in reversed(printed):
-        if line.strip():
+        if line.strip() and parse_line(line) is None:
             try:
                 summary = json.loads(line)
             except ValueError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_airflow.home import Home, ParameterError, progress
+from dispatch_airflow.observability import lineage, metrics
 from dispatch_airflow.schedule import DAILY, last_interval
 from dispatch_airflow.sources import Source, namespace_of
 from dispatch_airflow.stages import describe
@@ -123,14 +124,16 @@ def pull(
 
     source = chosen["source"]
     location = source if "://" in source else f"file://{Path(source).expanduser().absolute()}"
-    summary = pull_files(
-        ObjectStoragePath(location, conn_id=connection or None),
-        home.landing,
-        chosen["interval_start"],
-        interval_end=chosen["interval_end"],
-        progress=progress.info,
-        follow_links=follow_links,
-    )
+    with metrics.timed("pull"):
+        summary = pull_files(
+            ObjectStoragePath(location, conn_id=connection or None),
+            home.landing,
+            chosen["interval_start"],
+            interval_end=chosen["interval_end"],
+            progress=progress.info,
+            follow_links=follow_links,
+        )
+    lineage.pulled(location, home)
     for what, kept in (
         ("gone", "what was landed of it is kept and used"),
         ("changed", "the new contents are used"),
@@ -189,7 +192,11 @@ def validate(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.intervals import parse_moment
 
-    return _overall(validate_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs))
+    with metrics.timed("validate"):
+        verdicts = validate_interval(home.warehouse, parse_moment(chosen["interval_start"]), home.data_docs)
+    lineage.validated(verdicts, home)
+    metrics.judged(chosen, home)
+    return _overall(verdicts)
 
 
 def verdicts(chosen: Mapping[str, str], home: Home) -> list[dict[str, Any]]:
@@ -218,7 +225,8 @@ def report(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
     from spark_jobs.reports.report_pages import write_reports
 
     span = interval(chosen["interval_start"], chosen["interval_end"])
-    summary = write_reports(home.warehouse, span, home.reports)
+    with metrics.timed("report"):
+        summary = write_reports(home.warehouse, span, home.reports)
     progress.info("report: %s", describe(summary))
     return summary
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Final
 
 from dispatch_core import __version__
 from dispatch_core.cli import COULD_NOT_JUDGE
+from dispatch_core.cli.log_lines import OUTPUT, run_command, write_line
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.extras import require_spark
 
@@ -72,7 +74,10 @@ NEED_SPARK: Final = ("pipeline",)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dispatch-audit``; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    return run_command(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(arguments: list[str]) -> int:
     name = next((word for word in arguments if not word.startswith("-")), None)
     try:
         parser = _parser(name)
@@ -83,14 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return COULD_NOT_JUDGE
         return int(command.run(options))
     except DispatchAuditError as error:
-        print(f"dispatch-audit {name}: {error}", file=sys.stderr)
+        write_line(f"dispatch-audit {name}: {error}", logging.ERROR, OUTPUT)
         return COULD_NOT_JUDGE
     except BrokenPipeError:
         # The reader of the output has closed it (``| head``).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COULD_NOT_JUDGE
     except KeyboardInterrupt:
-        print(f"dispatch-audit {name}: interrupted; nothing was changed", file=sys.stderr)
+        write_line(f"dispatch-audit {name}: interrupted; nothing was changed", logging.ERROR, OUTPUT)
         return 130
 
 

@@ -14,11 +14,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.names import printable
+from dispatch_core.cli.log_lines import run_command, with_fields
 from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_link_argument,
@@ -63,6 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="forget files that the sources do not have any more (default: keep them, as logs are rotated away)",
     )
     parser.add_argument(
+        "--prometheus-file",
+        metavar="FILE",
+        default=os.environ.get("DISPATCH_AUDIT_PROMETHEUS_FILE"),
+        help="write the metrics of the newest interval there, for node_exporter's textfile collector; must end in .prom "
+        "(default: $DISPATCH_AUDIT_PROMETHEUS_FILE, else none)",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="one JSON object per verdict on stdout, nothing else there"
     )
 
@@ -77,6 +86,14 @@ def run(args: argparse.Namespace) -> int:
         complain(f"error: {error}")
         return 2
     print("\n".join(_as_json(verdicts) if args.json else _for_people(verdicts, home)))
+    if args.prometheus_file:
+        from dispatch_expectations.prometheus_file import write_newest
+
+        try:
+            write_newest(args.prometheus_file, home / "warehouse")
+        except DispatchAuditError as error:
+            complain(f"error: {error}")
+            return 2
     found = {verdict.verdict for verdict in verdicts if verdict.promise == "all"}
     if "FAIL" in found:
         return 1
@@ -122,25 +139,33 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     verdicts: list[Any] = []
 
     def judge(span: Interval) -> None:
-        say(f"validate {span.name}")
-        verdicts.extend(validate_interval(warehouse, span.start, home / "data-docs", policy))
-        _say_summary(write_reports(warehouse, span, home / "reports"))
+        with _stage("validate", span):
+            say(f"validate {span.name}")
+            verdicts.extend(validate_interval(warehouse, span.start, home / "data-docs", policy))
+        with _stage("report", span):
+            _say_summary(write_reports(warehouse, span, home / "reports"))
+
+    def judge_again(span: Interval) -> None:
+        with _stage("recompute", span):
+            recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
+        judge(span)
 
     with running_session(sum(segment.size_bytes for segment in pulled.files)) as spark:
         for span in spans:
-            _say_summary(ingest_with_history(spark, landing, warehouse, span))
-            _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
-            _say_summary(aggregate(warehouse, span, limits=limits))
+            with _stage("ingest", span):
+                _say_summary(ingest_with_history(spark, landing, warehouse, span))
+            with _stage("replay", span):
+                _say_summary(replay(spark, warehouse, span, limits=limits, overrides=overrides, asked=asked))
+            with _stage("aggregates", span):
+                _say_summary(aggregate(warehouse, span, limits=limits))
             judge(span)
         for span in stale_intervals(landing, warehouse, spark):
             if asked.mark and span in spans:
                 continue  # judged as of the moment that was asked for
-            recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
-            judge(span)
+            judge_again(span)
         # Of these only the balance is out of date, and the sums that it is made of are there now.
         for span in outdated_windows(Ledger(warehouse)):
-            recompute(spark, landing, warehouse, [span], limits=limits, overrides=overrides)
-            judge(span)
+            judge_again(span)
     return verdicts
 
 
@@ -164,6 +189,11 @@ def days_of(sources: Sequence[Path], landing: Location, files: Sequence[Segment]
             "Check that these are consumer-event logs or dispatcher traces (docs/log-format.md)"
         )
     return days
+
+
+def _stage(name: str, span: Interval) -> AbstractContextManager[None]:
+    """Name the stage and the interval in lines that are JSON."""
+    return with_fields(stage=name, interval=span.start.isoformat())
 
 
 def _say_summary(summary: dict[str, Any]) -> None:
@@ -198,4 +228,4 @@ def _for_people(verdicts: Sequence[Any], home: Location) -> list[str]:
 if __name__ == "__main__":
     command = argparse.ArgumentParser(prog="dispatch-audit pipeline", description=HELP)
     add_arguments(command)
-    sys.exit(run(command.parse_args()))
+    sys.exit(run_command(lambda: run(command.parse_args())))

@@ -2,7 +2,8 @@
 
 import sys
 
+from dispatch_core.cli.log_lines import run_command
 from spark_jobs.aggregates.aggregate_interval import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main, "aggregates"))

@@ -33,6 +33,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from dispatch_core import tables
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.stored_files import parquet_file
+from dispatch_core.times import from_micros
 from spark_jobs.intervals import Interval
 from spark_jobs.location import NOT_IN_A_PATH, Location
 from spark_jobs.warehouse.contracts import (
@@ -540,6 +541,19 @@ def rows_of_files(warehouse: Place, name: str, span: Interval) -> dict[str, int]
         actions["num_records"].to_pylist(),
     )
     return {file: rows for file, start, rows in zip(*columns, strict=True) if start == span.start}
+
+
+def committed_at(warehouse: Place, name: str) -> dict[datetime, datetime]:
+    """Return when the rows of each interval of a table were committed, by the interval's start."""
+    path = table_path(warehouse, name)
+    if not is_delta(path):
+        return {}
+    actions = pa.table(_opened(path).get_add_actions(flatten=True))
+    newest_ms: dict[datetime, int] = {}
+    starts, times_ms = actions[f"partition.{PARTITION}"], actions["modification_time"]
+    for start, time_ms in zip(starts.to_pylist(), times_ms.to_pylist(), strict=True):
+        newest_ms[start] = max(time_ms, newest_ms.get(start, 0))
+    return {start: from_micros(time_ms * 1000) for start, time_ms in newest_ms.items()}
 
 
 def all_files(warehouse: Place, name: str) -> list[str]:

@@ -132,19 +132,52 @@ def test_a_stage_without_a_summary_is_an_error(asked, answers):
         stages.ingest(CHOSEN, HOME)
 
 
-def test_progress_is_what_the_stage_says_and_the_rest_is_kept_in_the_log(asked, answers, caplog):
+def line(message: str, level: str = "INFO", logger: str = "dispatch_audit.progress", **more: str) -> str:
+    """A line as stages write it."""
+    return json.dumps({"message": message, "level": level, "logger": logger, **more})
+
+
+def test_lines_of_a_stage_keep_their_level_and_what_is_progress_is_marked(asked, answers, caplog):
     caplog.set_level(logging.INFO)
     answers.append(
         (0, ['{"rows_in": 1234567, "stage": "ingest", "inputs_digest": "d"}'], [
-            "ingest 2026-11-21: files done: 3 of 7", "WARN SparkContext: something",
+            line("ingest 2026-11-21: files done: 3 of 7", stage="ingest"),
+            line("out of memory", "ERROR", "org.apache.spark.SparkContext", exception="java.lang.X\n at Y"),
+            line("a library complains", "WARNING", "dispatch_audit.output"),
+            "Killed",
         ])
     )  # fmt: skip
     stages.ingest(CHOSEN, HOME)
     lines = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]
-    kept = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.output"]
+    kept = [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name == "dispatch_audit.output"
+    ]
     assert lines[0] == "ingest 2026-11-21: files done: 3 of 7"
     assert lines[1].startswith("ingest: rows_in=1,234,567 seconds=")
-    assert kept == ["WARN SparkContext: something"]
+    assert kept == [
+        ("ERROR", "out of memory\njava.lang.X\n at Y"),
+        ("WARNING", "a library complains"),
+        ("INFO", "Killed"),
+    ]
+
+
+def test_a_line_behind_the_summary_is_not_taken_for_it(asked, answers):
+    late = line("the connection was closed", "ERROR", "org.apache.spark.Netty")
+    answers.append((0, ['{"rows_in": 7}', late], []))  # spark-submit writes both outputs to one
+    assert stages.ingest(CHOSEN, HOME) == {"rows_in": 7}
+
+
+def test_a_stage_is_asked_for_lines_that_have_a_level():
+    assert stages._environment()["DISPATCH_AUDIT_LOG_FORMAT"] == "json"
+
+
+def test_the_error_of_a_stage_is_its_words_and_not_json(asked, answers):
+    answers.append((2, [], [line("error: nothing was landed", "ERROR", "dispatch_audit.output")]))
+    with pytest.raises(DispatchAuditError) as failure:
+        stages.ingest(CHOSEN, HOME)
+    assert str(failure.value).splitlines()[-1] == "error: nothing was landed"
 
 
 @pytest.mark.airflow
@@ -179,7 +212,7 @@ def test_both_outputs_of_a_submitted_stage_are_logged(asked, answers, monkeypatc
     caplog.set_level(logging.INFO)
     monkeypatch.setenv(stages.CONNECTION_VARIABLE, "here")
     monkeypatch.setenv("AIRFLOW_CONN_HERE", '{"conn_type": "spark", "host": "local[2]"}')
-    answers.append((2, ["ingest 2026-11-21: 3 files", "error: it was so"], ["WARN of the JVM"]))
+    answers.append((2, [line("ingest 2026-11-21: 3 files"), "error: it was so"], ["WARN of the JVM"]))
     with pytest.raises(DispatchAuditError, match="error: it was so"):
         stages.ingest(CHOSEN, HOME)
     lines = [record.getMessage() for record in caplog.records if record.name == "dispatch_audit.progress"]

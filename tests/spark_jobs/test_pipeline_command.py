@@ -35,7 +35,8 @@ def test_from_source_to_verdicts(
 ) -> None:
     names = ["designed-rolling-restart-ch", "designed-rolling-restart-classic-ch"]
     capfd.readouterr()
-    code = command(*(str(SAMPLE / name) for name in names), "--home", str(tmp_path / "my home"), "--json")
+    home, metrics = ("--home", str(tmp_path / "my home")), ("--prometheus-file", str(tmp_path / "audit.prom"))
+    code = command(*(str(SAMPLE / name) for name in names), *home, *metrics, "--json")
     out, err = capfd.readouterr()
     verdicts = [json.loads(line) for line in out.splitlines()]
     for name in names:
@@ -50,7 +51,18 @@ def test_from_source_to_verdicts(
     assert len(list(reports.glob("*.html"))) == len(names) + 1
     index = (reports / "index.html").read_text("utf-8")
     assert index.index(">FAIL<") < index.index(">PASS<")
+    assert 'dispatch_audit_verdicts{verdict="FAIL"} 1.0' in (tmp_path / "audit.prom").read_text("utf-8")
     assert spark.range(1).count() == 1, "a session that was there before stays"
+
+
+def test_a_file_of_metrics_that_cannot_be_written_is_an_error_behind_the_verdicts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_command, "_audit", lambda _args, _home: [])
+    assert command("logs", "--home", str(tmp_path), "--prometheus-file", "audit.txt") == 2
+    out, err = capfd.readouterr()
+    assert "nothing judged" in out
+    assert "audit.txt: the file of metrics must end in .prom" in err
 
 
 @pytest.mark.spark
