@@ -1,4 +1,4 @@
-"""What the DAG of maintenance does beside the home: Airflow's own logs."""
+"""Removal of Airflow's own logs by the DAG of maintenance."""
 
 from __future__ import annotations
 

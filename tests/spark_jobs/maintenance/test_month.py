@@ -24,12 +24,12 @@ from tests.spark_jobs.maintenance.test_maintain import fill, worked
 
 KEEP = Retention(results=5, snapshots=5, pages=5, what_if=5, alerts=5, unreachable=5)
 DAYS = 28
-#: Hourly runs, of which every sixth is made: what is kept is a number of days, and all of them write the same.
-HOURS_APART = 6
+#: Hourly runs, of which every twelfth is made: what is kept is a number of days, and all of them write the same.
+HOURS_APART = 12
 #: Tables that are kept for ever: one row or more of each interval.
 FOR_EVER = ("warehouse/verdicts", "warehouse/run_metadata")
 #: The month lies so far back that commits of the tables' logs are old, too (30 days).
-BEGAN = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=DAYS + 40)
+BEGAN = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS + 40)
 
 
 class Clock(datetime):
@@ -102,9 +102,9 @@ def test_a_month_of_hours_leaves_what_retention_says(tmp_path: Path, monkeypatch
     _first, _second, third, fourth = after_maintenance
     for found in (third, fourth):
         assert found["alerts"] == runs_kept
-        assert found["data-docs"] == 2 * runs_kept + 1
+        assert found["data-docs"] == runs_kept + 1, "pages, and their list"
         assert found["reports"] == 2 * runs_kept + 1, "pages and indexes, and one script"
-        assert found["logs"] == runs_kept + 6
+        assert found["logs"] == runs_kept + 5, "of tasks, and of parsing by day"
         assert found["warehouse/deliveries"] == found["warehouse/snapshots"] == runs_kept
     assert set(third) == set(fourth)
     for part in third:
