@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dispatch_airflow import maintenance_steps
@@ -23,14 +25,18 @@ DOC: Final = """
 | `check` | checks the parameters |
 | `verify` | compares every landed log file with its sha256; **fails** if files differ, names them, and nothing is removed |
 | `retain` | removes files older than the days below that can be made again or that no reader can reach |
+| `remove_task_logs` | removes Airflow's old task logs from the machine that runs it |
 | `compact` | joins small files and writes checkpoints, so that tables open quickly |
 
-**Always kept**: the findings (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`, alerts). The logs (landed files,
+**Always kept**: the findings (`verdicts`, `anomalies`, `divergences`, `balance`, `waits`). Files of alerts are kept unless
+*Files of alerts* has a number of days. The logs (landed files,
 `messages`, `consumer_events`, `quarantine`) are kept unless *Logs* has a number of days. To get removed results of an
 interval again, run the interval again, as long as its logs are kept. Runs may be at work meanwhile: what they write is
 younger than what is removed.
 
 *Dry run* reports what would be removed, and removes nothing.
+
+Tasks cannot reach Airflow's database. The command `airflow db clean` removes old runs from it (docs/operate.md).
 """
 
 # Empty or unset: weekly. "none": only when triggered.
@@ -73,6 +79,10 @@ PARAMS: Final = {
         365, "Reports and Data Docs", "Pages of an interval, counted from their last write"
     ),
     "keep_what_if_days": days(90, "What-if comparisons", "Counted from their last write"),
+    "keep_alerts_days": days(None, "Files of alerts", "Of an interval, counted from their last write"),
+    "keep_task_logs_days": days(
+        90, "Task logs", "Airflow's logs of tasks and DAG files on the machine that runs this task"
+    ),
     "keep_versions_days": days(
         30,
         "Unreachable files",
@@ -119,8 +129,17 @@ def dispatch_audit_maintenance() -> None:
     def compact(params: dict[str, Any]) -> dict[str, Any]:
         return maintenance_steps.compact(Home.current(), dry_run=params["dry_run"])
 
+    @step(retries=1, retry_delay=timedelta(seconds=30))
+    def remove_task_logs(params: dict[str, Any]) -> dict[str, Any]:
+        return maintenance_steps.remove_task_logs(
+            Path(conf.get("logging", "base_log_folder")),
+            params[maintenance_steps.TASK_LOGS],
+            dry_run=params["dry_run"],
+        )
+
     kept = check()
     kept >> verify() >> retain(kept) >> compact()
+    kept >> remove_task_logs()
 
 
 dispatch_audit_maintenance()

@@ -36,9 +36,11 @@ from spark_jobs.maintenance.retention import (
     check_sums,
     expired,
     expired_pages,
+    expired_scripts,
 )
 from spark_jobs.progress import complain, say
 from spark_jobs.pull.segments import read_catalogue, store_of, tables_of
+from spark_jobs.reports.report_pages import SCRIPTS
 from spark_jobs.warehouse.contracts import APPENDED, CONTRACTS
 from spark_jobs.warehouse.delta_tables import (
     Place,
@@ -155,11 +157,20 @@ def retain(
     for names, days in ((REMADE_TABLES, keep.results), (("snapshots",), keep.snapshots)):
         for span in expired(worked, now, days):
             _remove_results(warehouse, span, names, removed)
-    for kind, days in (("reports", keep.pages), ("data-docs", keep.pages), ("what-if", keep.what_if)):
-        for folder in expired_pages(_pages(root / kind), now, days):
+    for kind, pages, days in (
+        ("reports", _pages(root / "reports"), keep.pages),
+        ("data-docs", _pages(root / "data-docs"), keep.pages),
+        ("what-if", _pages(root / "what-if"), keep.what_if),
+        ("alerts", _alerts(root / "alerts"), keep.alerts),
+    ):
+        for folder in expired_pages(pages, now, days):
             removed.note(kind, folder.name, _size_bytes(folder))
             if not dry_run:
                 folder.delete_folder()
+    for script in expired_scripts((root / "reports" / SCRIPTS).children(), now, keep.pages):
+        removed.note("scripts of reports", script.location.name, script.size_bytes)
+        if not dry_run:
+            script.location.delete()
     if keep.unreachable is not None:
         limit = now - timedelta(days=keep.unreachable)
         _remove_unnamed_segments(root / "landing", limit, removed)
@@ -221,6 +232,14 @@ def _pages(folder: Location) -> Iterator[Pages]:
                 yield Pages(child, page.written)
 
 
+def _alerts(folder: Location) -> Iterator[Pages]:
+    """Yield the folders of alerts, each with the time of its newest file."""
+    for child in folder.folders():
+        written = max((alert.written for alert in child.children()), default=None)
+        if written is not None:
+            yield Pages(child, written)
+
+
 def _remove_unnamed_segments(landing: Location, limit: datetime, removed: Removed) -> None:
     """Remove landed files that the catalogue does not name: they were replaced, or their pull died, long ago."""
     stored = list(store_of(landing).files())
@@ -272,10 +291,14 @@ def _vacuum(place: Location, days: int, removed: Removed) -> None:
 
 @names_disk_errors("compact")
 def compact(home: Place, *, dry_run: bool = False, report: Say = say) -> dict[str, Any]:
-    """Join the small files of appended tables, and write a checkpoint of each table that has many commits since the last."""
+    """Join the small files of appended tables, and shorten the logs of all tables.
+
+    A table that has many commits since its last checkpoint gets a new one. Commits before a checkpoint are removed when they
+    are older than the table's ``delta.logRetentionDuration`` (30 days).
+    """
     root = Location.of(home)
     warehouse = root / "warehouse"
-    checkpoints, joined = [], 0
+    checkpoints, joined, commits = [], 0, 0
     for place in _all_tables(root):
         table = open_delta(place)
         files = len(table.file_uris())
@@ -293,7 +316,23 @@ def compact(home: Place, *, dry_run: bool = False, report: Say = say) -> dict[st
             )
             if not dry_run:
                 table.create_checkpoint()
-    return {"stage": "compact", "dry_run": dry_run, "checkpoints": checkpoints, "files_joined": joined}
+        if not dry_run:
+            before = _files_of_log(place)
+            table.cleanup_metadata()
+            commits += before - _files_of_log(place)
+    if commits:
+        report(f"compact: removed {commits:,} old files of the tables' logs")
+    return {
+        "stage": "compact",
+        "dry_run": dry_run,
+        "checkpoints": checkpoints,
+        "files_joined": joined,
+        "log_files_removed": commits,
+    }
+
+
+def _files_of_log(table: Location) -> int:
+    return len((table / "_delta_log").children())
 
 
 def _commits_since_checkpoint(table: DeltaTable, log: Location) -> int:
@@ -307,10 +346,10 @@ def _commits_since_checkpoint(table: DeltaTable, log: Location) -> int:
 
 
 def _all_tables(home: Location) -> list[Location]:
-    """List the tables of the warehouse and of the landing that exist."""
+    """List the tables of the warehouse, of the landing and of the turns that exist."""
     warehouse = home / "warehouse"
     found = [table_path(warehouse, name) for name in CONTRACTS if has_table(warehouse, name)]
-    return [*found, *(place for place in tables_of(home / "landing") if is_delta(place))]
+    return [*found, *(place for place in (*tables_of(home / "landing"), home / "turns") if is_delta(place))]
 
 
 def _size_bytes(folder: Location) -> int:

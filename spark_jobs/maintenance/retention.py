@@ -8,7 +8,7 @@ are not computed again. The following is removed when it was last written more t
 
 * large results that can be made again: the rows of ``REMADE_TABLES`` of an interval;
 * snapshots, from which replays go on; without one a log is replayed from an earlier one, or from its beginning;
-* pages: reports, Data Docs, what-if comparisons;
+* pages: reports with the scripts they share, Data Docs, what-if comparisons; files of alerts, if a number of days is given;
 * what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that the
   catalogue does not name any more, staged files of runs that ended long ago.
 
@@ -25,7 +25,8 @@ from typing import Final
 
 from dispatch_core.errors import DispatchAuditError
 from spark_jobs.intervals import Interval
-from spark_jobs.location import Location
+from spark_jobs.location import Location, Stored
+from spark_jobs.reports.report_pages import SCRIPT_AGE
 
 #: Large tables that can be made again from the logs.
 REMADE_TABLES: Final = ("deliveries", "ownership", "blocked", "key_totals")
@@ -52,8 +53,8 @@ class Retention:
     """Number of days for which files are kept; ``None`` = for ever.
 
     ``logs``: of intervals that ended before; ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval;
-    ``pages``: reports and Data Docs; ``what_if``: comparisons; ``unreachable``: earlier versions of tables, files of writers
-    that died, landed files that were replaced.
+    ``pages``: reports and Data Docs; ``what_if``: comparisons; ``alerts``: their files; ``unreachable``: earlier versions
+    of tables, files of writers that died, landed files that were replaced.
     """
 
     logs: int | None = None
@@ -61,6 +62,7 @@ class Retention:
     snapshots: int | None = 30
     pages: int | None = 365
     what_if: int | None = 90
+    alerts: int | None = None
     unreachable: int | None = 30
 
     def __post_init__(self) -> None:
@@ -88,7 +90,7 @@ def expired(worked: Mapping[Interval, datetime], now: datetime, days: int | None
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """A folder of pages and when it was last written."""
+    """A folder of pages or alerts and when it was last written."""
 
     folder: Location
     written: datetime
@@ -101,6 +103,17 @@ def expired_pages(pages: Iterable[Pages], now: datetime, days: int | None) -> li
     limit = now - timedelta(days=days)
     old = (page.folder for page in pages if page.written <= limit)
     return sorted(folder for folder in old if _PAGES.fullmatch(folder.name) is not None)
+
+
+def expired_scripts(scripts: Iterable[Stored], now: datetime, days: int | None) -> list[Stored]:
+    """List the scripts that no page needs that is kept for ``days``.
+
+    A script is written again when a page needs it that is written more than ``SCRIPT_AGE`` later.
+    """
+    if days is None:
+        return []
+    limit = now - timedelta(days=days) - SCRIPT_AGE
+    return [script for script in scripts if script.written <= limit]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
+from configparser import ConfigParser
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from dispatch_airflow.local_run.settings import (
     Place,
     choose_port,
     environment,
+    make_secrets,
 )
 from dispatch_airflow.local_run.watch import Screen, failure
 from dispatch_airflow.processes import processes
@@ -78,6 +82,22 @@ def test_another_airflows_settings_are_not_inherited_but_connections_are(monkeyp
     assert env["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:4711"
     assert "AIRFLOW__SECRETS__BACKEND" not in env
     assert env["AIRFLOW_CONN_DISPATCH_AUDIT_SMTP"] == "smtp://mail"
+
+
+def test_secrets_are_made_once_before_any_process_starts(tmp_path):
+    """Two processes that start together would make different ones, and the tasks' tokens would be refused."""
+    place = Place(Home(tmp_path))
+    place.airflow.mkdir()
+    make_secrets(place)
+    assert stat.S_IMODE(place.config.stat().st_mode) == 0o600
+    config = ConfigParser(interpolation=None)
+    config.read(place.config)
+    assert len(base64.urlsafe_b64decode(config["core"]["fernet_key"])) == 32
+    assert len(config["api_auth"]["jwt_secret"]) >= 64
+    assert config["api"]["secret_key"] != config["api_auth"]["jwt_secret"]
+    before = place.config.read_bytes()
+    make_secrets(place)
+    assert place.config.read_bytes() == before, "connections in the database are encrypted with its key"
 
 
 def test_only_an_airflow_that_stays_checks_its_database_and_reads_changed_dag_files(tmp_path):

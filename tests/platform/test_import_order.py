@@ -37,7 +37,8 @@ SPARK_ORDER = (
     ("ingest",),
     ("replay",),
     ("aggregates",),
-    ("maintenance", "reports", "stale_intervals", "what_if"),
+    ("reports", "stale_intervals", "what_if"),
+    ("maintenance",),
 )
 ORDERS = {"dispatch_core": CORE_ORDER, "spark_jobs": SPARK_ORDER}
 

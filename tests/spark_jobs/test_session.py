@@ -1,4 +1,4 @@
-"""What Spark's Java process writes, and the message after its end."""
+"""Output of Spark's Java process, and the message after its end."""
 
 from __future__ import annotations
 

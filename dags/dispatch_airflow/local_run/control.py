@@ -24,6 +24,7 @@ from dispatch_airflow.local_run.settings import (
     address,
     choose_port,
     environment,
+    make_secrets,
     new_marker,
 )
 from dispatch_airflow.processes import Process, boot_id, end_all, process, processes
@@ -119,6 +120,7 @@ def start(place: Place, *, stays: bool, say: Say, waiting: Say) -> tuple[Airflow
     shutil.rmtree(place.services, ignore_errors=True)
     place.services.mkdir(parents=True)
     place.airflow.chmod(0o700)  # it holds the login and Airflow's keys
+    make_secrets(place)
     marker = new_marker()
     command = [sys.executable, "-m", "dispatch_airflow.local_run.services", "--state", str(place.state)]
     command += ["--logs", str(place.services), "--port", str(port), "--marker", marker]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import socket
 import sys
+from configparser import ConfigParser
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,6 +77,11 @@ class Place:
         return self.airflow / "services"
 
     @property
+    def config(self) -> Path:
+        """Airflow's configuration file, with nothing but its secrets: the settings are in the environment."""
+        return self.airflow / "airflow.cfg"
+
+    @property
     def passwords(self) -> Path:
         """Generated login of the simple auth manager."""
         return self.airflow / "passwords.json"
@@ -88,6 +95,26 @@ class Place:
     def task_logs(self, run_id: str) -> Path:
         """Folder of the task logs of one DAG run."""
         return self.airflow / "logs" / "dag_id=dispatch_audit" / f"run_id={run_id}"
+
+
+def make_secrets(place: Place) -> None:
+    """Write Airflow's configuration file with new secrets, unless there is one.
+
+    Without it, each of Airflow's processes that starts first makes secrets of its own, and refuses those of the others.
+    """
+    if place.config.exists():
+        return
+    fernet_key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    sections = {
+        "core": {"fernet_key": fernet_key},
+        "api": {"secret_key": secrets.token_hex(32)},
+        "api_auth": {"jwt_secret": secrets.token_hex(64)},
+    }
+    config = ConfigParser(interpolation=None)
+    config.read_dict(sections)
+    with place.config.open("x", encoding="utf-8") as file:
+        place.config.chmod(0o600)
+        config.write(file)
 
 
 def new_marker() -> str:

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_jobs.intervals import Interval, interval
+from spark_jobs.location import Location
 from spark_jobs.maintenance import maintain
 from spark_jobs.maintenance.retention import REMADE_TABLES, ChecksumError, Retention
 from spark_jobs.pull.pull_logs import landed_files, pull
@@ -28,6 +29,7 @@ from spark_jobs.warehouse.delta_tables import (
     table_path,
     write_rows,
 )
+from spark_jobs.warehouse.records import turn
 
 DAY, NEXT = interval("2026-11-21"), interval("2026-11-22T06:00:00", "2026-11-22T12:00:00")
 NOW = datetime.now(UTC) + timedelta(days=100)
@@ -165,6 +167,52 @@ def test_pages_go_by_age_and_what_others_put_there_stays(home: Path) -> None:
     assert summary["removed"] == {"reports": 1, "data-docs": 1}
     assert (home / "reports" / "by hand").is_dir()
     assert (home / "what-if" / ("0" * 20)).is_dir()
+
+
+def test_alerts_go_only_when_a_number_of_days_was_given(home: Path) -> None:
+    alert = home / "alerts" / "2026-11-21" / "0123.json"
+    alert.parent.mkdir(parents=True)
+    alert.write_text("{}", encoding="utf-8")
+    keep = {"results": None, "snapshots": None, "unreachable": None}
+    assert maintain.retain(home, Retention(**keep), now=NOW)["removed"] == {}
+    assert maintain.retain(home, Retention(alerts=101, **keep), now=NOW)["removed"] == {}
+    assert maintain.retain(home, Retention(alerts=90, **keep), now=NOW)["removed"] == {"alerts": 1}
+    assert not alert.parent.exists()
+
+
+def test_a_script_of_reports_goes_after_the_last_page_that_needs_it(home: Path) -> None:
+    """A page may need a script that was written up to a day before it."""
+    page, script = (
+        home / "reports" / "2026-11-21" / "index.html",
+        home / "reports" / "scripts" / "plotly-1.js",
+    )
+    for path, age_days in ((page, 10.0), (script, 10.9)):
+        path.parent.mkdir(parents=True)
+        path.write_text("text", encoding="utf-8")
+        os.utime(path, (time.time() - age_days * 86_400,) * 2)
+    keep = {"results": None, "snapshots": None, "unreachable": None}
+    kinds = [maintain.retain(home, Retention(pages=days, **keep))["removed"] for days in (11, 10, 9)]
+    assert kinds == [{}, {"reports": 1}, {"scripts of reports": 1}]
+    assert not script.exists()
+
+
+def test_old_commits_are_removed_from_the_logs_of_all_tables(home: Path) -> None:
+    with turn(Location.of(home / "turns"), "alerts", wait_s=60):
+        pass
+    logs = [home / "turns" / "_delta_log", home / "warehouse" / "verdicts" / "_delta_log"]
+    for _again in range(12):
+        with turn(Location.of(home / "turns"), "alerts", wait_s=60):
+            fill(home, "verdicts", DAY, 3)
+    before = [len(list(log.iterdir())) for log in logs]
+    assert maintain.compact(home)["log_files_removed"] == 0, "written a moment ago"
+    for path in home.rglob("_delta_log/*"):
+        os.utime(path, (time.time() - 40 * 86_400,) * 2)
+    assert maintain.compact(home, dry_run=True)["log_files_removed"] == 0
+    assert maintain.compact(home)["log_files_removed"] > 10
+    assert [len(list(log.iterdir())) for log in logs] < before
+    assert rows(home, "verdicts", DAY) == 3
+    fill(home, "verdicts", DAY, 4)
+    assert rows(home, "verdicts", DAY) == 4
 
 
 def test_landed_files_that_were_replaced_go_and_those_in_use_stay(tmp_path: Path) -> None:
