@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
+from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task, task_group
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
@@ -16,6 +16,7 @@ from dispatch_airflow import maintenance_steps
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
 from dispatch_airflow.retries import RETRIES
+from dispatch_airflow.sources import namespaces
 
 DOC: Final = """
 ### Maintenance
@@ -23,6 +24,7 @@ DOC: Final = """
 | task | what it does |
 |---|---|
 | `check` | checks the parameters |
+| `list_sources` | lists the sources whose results the home has; the tasks below run for each |
 | `verify` | compares every landed log file with its sha256; **fails** if files differ, names them, and nothing is removed |
 | `retain` | removes files older than the days below that can be made again or that no reader can reach |
 | `remove_task_logs` | removes Airflow's old task logs from the machine that runs it |
@@ -91,6 +93,8 @@ PARAMS: Final = {
 }
 
 
+#: Shown in place of the number of a mapped task.
+NAME: Final = "{{ task.op_kwargs['namespace'] or 'the scheduled source' }}"
 #: A summary is one XCom, not one per key.
 step = partial(task, multiple_outputs=False)
 
@@ -115,19 +119,33 @@ def dispatch_audit_maintenance() -> None:
     def check(params: dict[str, Any]) -> dict[str, int | None]:
         return maintenance_steps.kept_days(params)
 
-    @step(retries=0)
-    def verify(params: dict[str, Any]) -> dict[str, Any]:
+    @step(retries=1, retry_delay=timedelta(seconds=30))
+    def list_sources() -> list[str]:
+        return namespaces(Home.current())
+
+    @step(retries=0, map_index_template=NAME)
+    def verify(namespace: str, params: dict[str, Any]) -> dict[str, Any]:
         if not params["verify_checksums"]:
             raise AirflowSkipException("the parameter verify_checksums is off")
-        return maintenance_steps.verify(Home.current())
+        return maintenance_steps.verify(Home.current().within(namespace))
 
-    @step(retries=1, retry_delay=timedelta(seconds=30), trigger_rule=TriggerRule.NONE_FAILED)
-    def retain(kept: dict[str, int | None], params: dict[str, Any]) -> dict[str, Any]:
-        return maintenance_steps.retain(kept, Home.current(), dry_run=params["dry_run"])
+    @step(
+        retries=1,
+        retry_delay=timedelta(seconds=30),
+        trigger_rule=TriggerRule.NONE_FAILED,
+        map_index_template=NAME,
+    )
+    def retain(namespace: str, kept: dict[str, int | None], params: dict[str, Any]) -> dict[str, Any]:
+        return maintenance_steps.retain(kept, Home.current().within(namespace), dry_run=params["dry_run"])
 
-    @step(retries=1, retry_delay=timedelta(seconds=30))
-    def compact(params: dict[str, Any]) -> dict[str, Any]:
-        return maintenance_steps.compact(Home.current(), dry_run=params["dry_run"])
+    @step(retries=1, retry_delay=timedelta(seconds=30), map_index_template=NAME)
+    def compact(namespace: str, params: dict[str, Any]) -> dict[str, Any]:
+        return maintenance_steps.compact(Home.current().within(namespace), dry_run=params["dry_run"])
+
+    @task_group(prefix_group_id=False)
+    def maintain(namespace: str, kept: dict[str, int | None]) -> None:
+        """Maintain the folders of one source."""
+        verify(namespace) >> retain(namespace, kept) >> compact(namespace)
 
     @step(retries=1, retry_delay=timedelta(seconds=30))
     def remove_task_logs(params: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +156,7 @@ def dispatch_audit_maintenance() -> None:
         )
 
     kept = check()
-    kept >> verify() >> retain(kept) >> compact()
+    maintain.partial(kept=kept).expand(namespace=list_sources())
     kept >> remove_task_logs()
 
 

@@ -31,6 +31,8 @@ EXIT_PLAN_AGAIN: Final = 75
 
 _SPARK_JOBS: Final = Path(spark_jobs.__file__).resolve().parent
 _LAST_LINES: Final = 20
+#: Beginning of the line in which a stage says why it ends.
+_ERROR_PREFIX: Final = "error:"
 #: The JVM's own warnings go to stderr: the last line of stdout is the stage's summary.
 _JVM_OUTPUT_TO_STDERR: Final = "-XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr"
 #: Variables with the secrets of the alerts' channels.
@@ -150,12 +152,16 @@ def _stage(
     """
     name = name or module
     last: list[str] = []
+    errors: list[str] = []
 
     def show(line: str) -> None:
         if line.strip():
             # What is no JSON comes from a process that died, or from a native library.
             said = parse_line(line) or LogLine(line, logging.INFO, OUTPUT)
             text = f"{said.message}\n{said.exception}" if said.exception else said.message
+            if said.message.startswith(_ERROR_PREFIX):
+                errors.append(text)  # becomes the task's error, which is logged once
+                return
             (progress if said.logger == PROGRESS else output).log(said.level, "%s", text)
             last.append(said.message)
             del last[:-_LAST_LINES]
@@ -171,7 +177,7 @@ def _stage(
     show_output = show if connection_id else None
     code, printed = stream(command, env=_environment(), on_error_line=show, on_output_line=show_output)
     if code != 0:
-        last_lines = "\n".join(last or printed[-_LAST_LINES:] or ["(it printed nothing)"])
+        last_lines = "\n".join(errors or last or printed[-_LAST_LINES:] or ["(it printed nothing)"])
         raise _error_of(code)(
             f"spark_jobs.{module} ({name}) ended with exit code {code}; "
             f"tables of earlier intervals and earlier stages are kept. Its last lines:\n{last_lines}"

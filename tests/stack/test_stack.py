@@ -392,7 +392,7 @@ def test_maintenance_beside_a_backfill_removes_only_what_nobody_needs(scene: Sce
     kept = airflow.trigger(days, MAINTENANCE)
     assert airflow.wait([kept], RUN_S, MAINTENANCE) == {kept: "success"}
     assert {task["task_id"]: task["state"] for task in airflow.tasks(kept, MAINTENANCE)} == dict.fromkeys(
-        ("check", "verify", "retain", "compact"), "success"
+        ("check", "list_sources", "verify", "retain", "compact", "remove_task_logs"), "success"
     )
     states = settled(scene, runs, 3 * RUN_S)
     assert set(states.values()) == {"success"}
