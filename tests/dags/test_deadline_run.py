@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dispatch_airflow.home import HOME_VARIABLE, SOURCE_VARIABLE, Home
+from dispatch_airflow.home import HOME_VARIABLE, Home
+from dispatch_airflow.sources import SOURCE_VARIABLE
 from dispatch_airflow.local_run import control
 from dispatch_airflow.local_run.settings import PORT_VARIABLE, Place
 

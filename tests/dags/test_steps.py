@@ -27,7 +27,7 @@ HOME = Home("/home-of-the-audit")
 
 
 def chosen_of(params: dict | None = None, **more) -> dict:
-    """What a run of the day chooses."""
+    """Choose what a run of the day does."""
     return steps.choose_interval({"source": "/logs"} | (params or {}), (DAY, NEXT), HOME, **more)
 
 
