@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak clean
+.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -49,6 +49,9 @@ test-stack: ## Test the services of docker-compose.yml natively: Postgres, a Spa
 
 test-ui: setup ## Test login, backfill and what-if in Airflow's pages with a headless Chromium (apt-get install chromium)
 	@$(WITH_ENV) exec .ci/ui $(ARGS)
+
+test-install: setup ## Install the wheel into new environments and run the DAG beside a foreign package dags; ten minutes (needs the package index)
+	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider -o faulthandler_timeout=0 tests/install $(ARGS)
 
 accuracy: setup ## Measure how often what-if is right; writes bench/results/what-if-accuracy.md (half an hour)
 	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)

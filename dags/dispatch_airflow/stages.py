@@ -199,7 +199,6 @@ def submit(connection_id: str, name: str, arguments: Sequence[str]) -> list[str]
     The provider's hook makes it, so that all fields of the connection count. ``arguments``: the module and its arguments.
     Raises ``DispatchAuditError`` if the connection does not exist, names no master or has another mode than ``client``.
     """
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -223,6 +222,13 @@ def submit(connection_id: str, name: str, arguments: Sequence[str]) -> list[str]
             f"connection {connection_id}: deploy-mode is {mode!r}, but only 'client' lets a task see its stage's progress "
             "and summary; nothing was started. Correct the connection's extra field"
         )
+    try:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    except ImportError as error:
+        raise DispatchAuditError(
+            f"{CONNECTION_VARIABLE} names a connection, but the provider that submits to it cannot be imported ({error}); "
+            "nothing was started. Install pulsar-dispatch-audit[spark-submit] where Airflow's tasks run"
+        ) from None
     quiet = f"-Dlog4j2.configurationFile={(_SPARK_JOBS / 'log4j2.properties').as_uri()}"
     hook = SparkSubmitHook(
         conn_id=connection_id,

@@ -9,13 +9,15 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import reload
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
+from dispatch_airflow.dags import dispatch_audit
 from dispatch_airflow.home import ParameterError, StepError
-from dispatch_airflow.sources import Source, configured
+from dispatch_airflow.sources import Source
 from dispatch_core.errors import DispatchAuditError
 from tests.checkout import PYTHONPATH
 
@@ -72,8 +74,8 @@ def dag_file(name: str):
 
 def made(name: str):
     """Make one of the DAGs."""
-    module = dag_file(name)
-    return module.audit_dag(configured()[0]) if name == "dispatch_audit" else getattr(module, name)()
+    found = getattr(dag_file(name), name)()
+    return found[0] if isinstance(found, list) else found
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def test_each_source_of_the_environment_has_a_dag(tmp_path):
 @pytest.mark.airflow
 def test_the_dag_of_a_source_reads_it_by_default():
     source = Source("eu", "/mnt/eu", "eu_store", "/etc/eu.conf", True)
-    params = dag_file("dispatch_audit").audit_dag(source).params
+    params = dispatch_audit.audit_dag(source).params
     names = ("source", "source_connection", "settings_file", "follow_links")
     assert [params[name] for name in names] == ["/mnt/eu", "eu_store", "/etc/eu.conf", True]
 
@@ -224,14 +226,13 @@ def test_the_what_if_form_takes_what_it_should(param, value):
 
 @pytest.mark.airflow
 def test_every_rule_that_the_form_offers_is_understood():
+    from dispatch_airflow.dags.dispatch_what_if import RULES
     from spark_jobs.what_if.request import request
 
-    rules = dag_file("dispatch_what_if").RULES
-
     param = made("dispatch_what_if").params.get_param("rules")
-    assert param.schema["examples"] == list(rules) == list(param.schema["values_display"])
-    param.resolve(list(rules))
-    assert len(request(list(rules)).rules) == len(rules) - 1, "matrix depends on the log"
+    assert param.schema["examples"] == list(RULES) == list(param.schema["values_display"])
+    param.resolve(list(RULES))
+    assert len(request(list(RULES)).rules) == len(RULES) - 1, "matrix depends on the log"
 
 
 @pytest.mark.airflow
@@ -310,9 +311,10 @@ def test_drivers_of_spark_share_a_pool_and_no_task_or_run_lasts_for_ever(dag, mo
 
     with_spark = {"ingest", "plan", "replay", "publish_tables", "aggregate", "recompute_stale"}
     monkeypatch.setenv("DISPATCH_AUDIT_SPARK_POOL", "spark")
-    dag_file.cache_clear()
+    reload(dispatch_audit)
     pooled = {task.task_id: task.pool for task in made("dispatch_audit").tasks}
-    dag_file.cache_clear()
+    monkeypatch.undo()
+    reload(dispatch_audit)
     assert {name for name, pool in pooled.items() if pool == "spark"} == with_spark
     assert {task.pool for task in dag.tasks} == {"default_pool"}
     assert {task.execution_timeout for task in dag.tasks} == {timedelta(hours=12)}

@@ -90,6 +90,7 @@ def test_every_dependency_is_pinned_to_a_version_it_allows() -> None:
     pinned, declared = constraints(), project()
     wanted = [Requirement(text) for text in declared["dependencies"]]
     wanted += [Requirement(text) for extra in declared["optional-dependencies"].values() for text in extra]
+    wanted = [r for r in wanted if r.name != declared["name"]]  # an extra that has others
     missing = [str(r) for r in wanted if canonicalize_name(r.name) not in pinned]
     assert not missing
     assert not [
