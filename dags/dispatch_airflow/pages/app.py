@@ -89,7 +89,9 @@ for namespaced in ("", "/{kind}/{source}"):
 @scripts.get("/{name}")
 async def shared_script(request: Request, name: str) -> Response:
     """Answer with the script that reports share."""
-    namespace = "/".join(request.path_params[part] for part in ("kind", "source") if part in request.path_params)
+    namespace = "/".join(
+        request.path_params[part] for part in ("kind", "source") if part in request.path_params
+    )
     known = not namespace or is_namespace(namespace)
     home = Home.current().within(namespace if known else "")
     page = await run_in_threadpool(open_script, home, "reports", name) if known else None
