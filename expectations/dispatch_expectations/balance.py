@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any, Final
 
+from dispatch_core.audit import catalogue
 from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, plain
 from spark_jobs.warehouse.balance_window import in_words
 
@@ -86,6 +87,8 @@ PROMISE: Final = Promise(
             "{busiest_consumer} got {value} times its share of the hash space (the policy allows {limit})",
             limit="balance.max_share_ratio",
             gates=GATES,
+            measured="share of the messages of a consumer, divided by its share of the hash space",
+            severity=catalogue.MINOR,
         ),
         *(
             Check(kind, FAIL, sentence, limit=f"balance.{kind}", kinds=(kind,), gates=_gates(kind))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatch_core.audit import catalogue
 from dispatch_core.audit.verdict import ROWS_LOST
 from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
 
@@ -19,11 +20,20 @@ _STUCK: Final = {
     "ack_hole": "unacknowledged entries below acknowledged ones for longer than the policy allows: {value}",
 }
 
-#: Columns with waiting times, and the sentence for a value above the limit.
+#: Columns with waiting times: the sentence for a value above the limit, and what the column measures.
 _WAITS: Final = {
-    "wait_ms_p99": "99 of 100 entries waited up to {value} ms for their first delivery (the policy allows {limit})",
-    "wait_ms_max": "an entry waited {value} ms for its first delivery (the policy allows {limit})",
-    "blocked_message_ms": "rules held messages back for {value} ms of message time (the policy allows {limit})",
+    "wait_ms_p99": (
+        "99 of 100 entries waited up to {value} ms for their first delivery (the policy allows {limit})",
+        "ms that 99 of 100 entries waited at most for their first delivery",
+    ),
+    "wait_ms_max": (
+        "an entry waited {value} ms for its first delivery (the policy allows {limit})",
+        "ms that an entry waited for its first delivery",
+    ),
+    "blocked_message_ms": (
+        "rules held messages back for {value} ms of message time (the policy allows {limit})",
+        "ms of message time that rules held messages back",
+    ),
 }
 
 PROMISE: Final = Promise(
@@ -57,8 +67,16 @@ PROMISE: Final = Promise(
             kinds=("never_delivered", *_STUCK),
         ),
         *(
-            Check(column, FAIL, sentence, limit=f"completeness.{column}", counts_findings=False)
-            for column, sentence in _WAITS.items()
+            Check(
+                column,
+                FAIL,
+                sentence,
+                limit=f"completeness.{column}",
+                counts_findings=False,
+                measured=measured,
+                severity=catalogue.MINOR,
+            )
+            for column, (sentence, measured) in _WAITS.items()
         ),
         Check(
             "undelivered",

@@ -34,6 +34,7 @@ PROMISE: Final = Promise(
             UNKNOWN,
             "decisions that differ from the rule, which {doubted_by} may explain: {value} of {decisions}",
             counts_findings=False,
+            measured="decisions that differ from the rule, which something that the log cannot show may explain",
         ),
         NEVER_RECORDED,
         Check(
@@ -49,6 +50,7 @@ PROMISE: Final = Promise(
             limit="conformance.uncertain_percent",
             gates=(("decisions", "conformance.min_decisions"),),
             counts_findings=False,
+            measured="percentage of the decisions that depend on an order which the log does not show",
         ),
         Check(
             "undecided_sends",

@@ -1,9 +1,8 @@
 """Write Data Docs as a self-contained static site, one folder per interval, that is safe to open and to serve.
 
-The pages of Great Expectations contain unescaped values, and load scripts, style sheets and a picture from other hosts. Here
-scripts and foreign links are removed from every page, and a small style sheet and a content security policy are added, under
-which no script runs and nothing is loaded. A table of the verdicts with links to the pages replaces the index page, which
-needs scripts.
+The pages of Great Expectations load scripts, style sheets and a picture from other hosts. Here scripts and foreign links are
+removed from every page, and a small style sheet (``data_docs.css``) and a content security policy are added, under which no
+script runs and nothing is loaded. Filters are styles. The index page is a table of the verdicts with links to the pages.
 
 The pages are built in a private folder of this machine. Then those of ``<data_docs>/<interval>`` are replaced one by one,
 the index last, and those that are no longer linked are removed. ``<data_docs>/index.html`` lists the intervals.
@@ -16,14 +15,17 @@ import json
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dispatch_expectations.promise import ALL
-from dispatch_expectations.suites import BY_NAME, PROMISES
+from dispatch_expectations.promise import ALL, SEVERITY
+from dispatch_expectations.row_suites import ROW_SUITE, TITLES
+from dispatch_expectations.run_suites import OWN_SUITE
+from dispatch_expectations.suites import BY_NAME
 from dispatch_expectations.verdict import Verdict
 from spark_jobs.intervals import interval
 from spark_jobs.location import Location
@@ -33,16 +35,10 @@ _POLICY: Final = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'\">"
 )
-_STYLE: Final = """<style>
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1a1d21; }
-table { border-collapse: collapse; margin: .6rem 0; } th { text-align: left; }
-td, th { border: 1px solid #ccd2d8; padding: .3rem .55rem; vertical-align: top; overflow-wrap: anywhere; }
-.PASS, .text-success { color: #0a6b32; } .FAIL, .text-danger { color: #b3121d; } .UNKNOWN { color: #8a5a00; }
-.PASS, .FAIL, .UNKNOWN { font-weight: 600; } .ge-failed-icon::before { content: "not met "; color: #b3121d; }
-.ge-success-icon::before { content: "met "; color: #0a6b32; } .d-none, .modal, footer, .cooltip .top { display: none; }
-</style>"""
+_STYLE: Final = f"<style>{Path(__file__).with_name('data_docs.css').read_text(encoding='utf-8')}</style>"
 _SCRIPT: Final = re.compile(r"<script\b.*?</script\s*>|<script\b[^>]*/?>", re.DOTALL | re.IGNORECASE)
 _STYLES: Final = re.compile(r"<style\b.*?</style\s*>", re.DOTALL | re.IGNORECASE)
+_HANDLER: Final = re.compile(r'\son\w+="[^"]*"', re.IGNORECASE)
 _FOREIGN: Final = re.compile(r"<(?:link|img)\b[^>]*>", re.DOTALL | re.IGNORECASE)
 _ADVERT: Final = re.compile(r"""<a\b[^>]*href=["']https?://[^>]*>.*?</a\s*>""", re.DOTALL | re.IGNORECASE)
 _HEAD: Final = re.compile(r"<head\b[^>]*>", re.IGNORECASE)
@@ -123,7 +119,7 @@ def _word(text: str) -> str:
 
 
 def _safe_page(text: str) -> str:
-    for unwanted in (_SCRIPT, _STYLES, _FOREIGN, _ADVERT):
+    for unwanted in (_SCRIPT, _STYLES, _FOREIGN, _ADVERT, _HANDLER):
         text = unwanted.sub("", text)
     safe, found = _HEAD.subn(
         lambda head: f'{head.group()}<meta charset="utf-8">{_POLICY}{_STYLE}', text, count=1
@@ -132,32 +128,70 @@ def _safe_page(text: str) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    head = f'<meta charset="utf-8">{_POLICY}{_STYLE}<title>{html.escape(title)}</title>'
+    head = f"{_POLICY}{_STYLE}<title>{html.escape(title)}</title>"
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{head}'
     return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>{html.escape(title)}</h1>{body}</body></html>\n'
 
 
 def _verdict_table(verdicts: Sequence[Verdict], pages: dict[str, str]) -> str:
-    """Write the table of verdicts: a row per dispatcher with a column per promise, and a row with its top findings."""
-    heads = []
-    for promise in PROMISES:
-        page, title = pages.get(promise.name), html.escape(promise.title)
-        heads.append(f'<th><a href="{html.escape(page)}">{title}</a></th>' if page else f"<th>{title}</th>")
-    rows = [f"<tr><th>Topic, subscription</th><th>All</th>{''.join(heads)}</tr>"]
+    """Write the table of verdicts: a row per dispatcher with a column per promise, and a row with its top findings.
+
+    Above it are the links to the result tables' pages and the filter, which is a style: no script runs on these pages.
+    """
+    names = [name for name in (ALL, *BY_NAME) if any(verdict.promise == name for verdict in verdicts)]
+    titles = {ALL: "All", **{name: promise.title for name, promise in BY_NAME.items()}}
+    heads = "".join(f"<th>{_link(pages.get(name), titles[name])}</th>" for name in names)
     by_dispatcher: dict[tuple[str, str, str], dict[str, Verdict]] = {}
     for verdict in verdicts:
         by_dispatcher.setdefault(verdict.dispatcher, {})[verdict.promise] = verdict
+    groups = []
     for (cluster, topic, subscription), promises in by_dispatcher.items():
-        names = f"{html.escape(topic)}<br>{html.escape(subscription)} ({html.escape(cluster)})"
-        cells = "".join(_cell(promises[name]) for name in (ALL, *BY_NAME))
-        rows.append(f"<tr><td>{names}</td>{cells}</tr>")
+        shown = f"{html.escape(topic)}<br>{html.escape(subscription)} ({html.escape(cluster)})"
+        cells = "".join(_cell(promises.get(name), titles[name]) for name in names)
+        rows = [f'<tr><td class="name">{shown}</td>{cells}</tr>']
         overall = promises[ALL]
         if overall.top_findings:
             items = "".join(f"<li>{html.escape(text)}</li>" for text in overall.top_findings)
-            rows.append(f'<tr><td></td><td colspan="{len(PROMISES) + 1}"><ul>{items}</ul></td></tr>')
-    return f"<table>{''.join(rows)}</table>"
+            rows.append(f'<tr><td></td><td colspan="{len(names)}"><ul>{items}</ul></td></tr>')
+        groups.append(f'<tbody class="verdicts of-{_word(overall.verdict)}">{"".join(rows)}</tbody>')
+    head = f"<thead><tr><th>Topic, subscription</th>{heads}</tr></thead>"
+    return f'{_row_pages(pages)}{_filter(verdicts)}<table class="overview">{head}{"".join(groups)}</table>'
 
 
-def _cell(verdict: Verdict) -> str:
+def _link(page: str | None, title: str) -> str:
+    return f'<a href="{html.escape(page)}">{html.escape(title)}</a>' if page else html.escape(title)
+
+
+def _row_pages(pages: dict[str, str]) -> str:
+    """Write the links to the pages about single rows."""
+    links = [
+        _link(pages[f"{ROW_SUITE}{table}"], title)
+        for table, title in TITLES.items()
+        if f"{ROW_SUITE}{table}" in pages
+    ]
+    links += [
+        _link(page, f"Own expectations on {name.removeprefix(OWN_SUITE)}")
+        for name, page in pages.items()
+        if name.startswith(OWN_SUITE)
+    ]
+    return f"<p>Row by row: {', '.join(links)}</p>" if links else ""
+
+
+def _filter(verdicts: Sequence[Verdict]) -> str:
+    counts = Counter(verdict.verdict for verdict in verdicts if verdict.promise == ALL)
+    choices = [("all", sum(counts.values()))]
+    choices += [(word, counts[word]) for word in reversed(SEVERITY) if counts[word]]
+    labels = "".join(
+        f'<label><input type="radio" name="show" id="show-{word}"{" checked" if word == "all" else ""}> '
+        f'<span class="{word}">{word} ({number})</span></label>'
+        for word, number in choices
+    )
+    return f"<p>Show {labels}</p>"
+
+
+def _cell(verdict: Verdict | None, title: str) -> str:
+    if verdict is None:
+        return "<td></td>"
     word = _word(verdict.verdict)
     reason = "" if verdict.promise == ALL else f"<br>{html.escape(verdict.reason)}"
-    return f'<td><span class="{word}">{word}</span>{reason}</td>'
+    return f'<td data-promise="{html.escape(title)}"><span class="{word}">{word}</span>{reason}</td>'

@@ -22,7 +22,7 @@ from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.policy import Policy, Rule, current_policy
 from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, UNKNOWN, Check
-from dispatch_expectations.suites import BY_NAME, LOG_KINDS, PROMISE_OF_KIND, PROMISES, TOLERATED_KINDS
+from dispatch_expectations.suites import BY_NAME, PROMISE_OF_KIND, PROMISES, counts
 from dispatch_expectations.validate import read_verdicts
 from dispatch_expectations.verdict import Verdict
 from spark_jobs.warehouse.delta_tables import Place
@@ -30,8 +30,6 @@ from spark_jobs.warehouse.delta_tables import Place
 NOBODY: Final = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
 #: Redeliveries are judged by their causes, so the alert names the promise and not each key.
 _NOT_BY_KEY: Final = ("redelivered",)
-#: Kinds that a check counts whether they are certain or not.
-_COUNTED_ANYWAY: Final = (*LOG_KINDS, *TOLERATED_KINDS)
 #: Kinds of findings over all topics of a subscription: their topic is what the names of these begin with, and ``*``.
 OVER_TOPICS: Final = ("failover_imbalance",)
 _NUMBER: Final = re.compile(r"\d[\d,.]*")
@@ -157,20 +155,13 @@ def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) ->
     """List the findings of a broken promise whose numbers exceed the policy's limits."""
     behind: dict[tuple[str, ...], Finding] = {}
     for check in checks:
-        limit = _limit(check, rule)
+        limit = rule.tolerated(check.limit)
         if not check.kinds or limit is None:
             continue
-        counted = [finding for finding in findings if finding.kind in check.kinds and _counts(check, finding)]
+        counted = [finding for finding in findings if counts(check, finding.kind, finding.uncertain)]
         if sum(finding.count for finding in counted) > limit:
             behind.update((finding.identity, finding) for finding in counted)
     return list(behind.values())
-
-
-def _counts(check: Check, finding: Finding) -> bool:
-    """Check whether a finding of a check's kind is one of those that it counts."""
-    if check.column.endswith(("_certain", "_uncertain")):
-        return finding.uncertain == check.column.endswith("_uncertain")
-    return finding.kind in _COUNTED_ANYWAY or not finding.uncertain
 
 
 def _is_in_reason(check: Check, reason: str) -> bool:
@@ -179,21 +170,13 @@ def _is_in_reason(check: Check, reason: str) -> bool:
     return any(sentence and sentence in reason for sentence in sentences)
 
 
-def _limit(check: Check, rule: Rule) -> float | None:
-    """Return the number that the policy tolerates; None for any number."""
-    if check.limit is None:
-        return 0
-    section, name = check.limit.split(".", 1)
-    return rule.limit(section, name)
-
-
 def _alerting_kinds(policy: Policy) -> list[str]:
     """List the kinds for which some rule of the policy has a limit; alerts name each of their findings."""
     kinds = {
         kind
         for promise in PROMISES
         for check in promise.checks
-        if any(_limit(check, rule) is not None for rule in policy.rules)
+        if any(rule.tolerated(check.limit) is not None for rule in policy.rules)
         for kind in check.kinds
     }
     return [kind for kind in KINDS if kind in kinds and kind not in _NOT_BY_KEY]

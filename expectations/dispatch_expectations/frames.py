@@ -7,7 +7,6 @@ Findings that belong to no dispatcher are in a row named ``*``, if there are any
 
 from __future__ import annotations
 
-import html
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from dispatch_core.audit.catalogue import (
     ORDER_NOT_PROMISED,
 )
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, LOG_GAP
-from dispatch_core.audit.sentences.names import printable
 from dispatch_expectations.balance import GATES, window_in_reason
 from dispatch_expectations.duplicate_delivery import CAUSES
 from dispatch_expectations.moment import judged_as_of, moment_in_reason
@@ -65,7 +63,6 @@ _CERTAINTY: Final = ("certain", "uncertain")
 _UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
 #: Waiting times that the policy may limit.
 WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
-_MAX_LABEL: Final = 200
 #: Columns of ``rolling_balance`` that are judged in place of those of ``balance``, and the window that they are of.
 _ROLLING: Final = (
     *("consumer_name", "messages", "keys", "message_share", "hash_share"),
@@ -330,14 +327,6 @@ def _where(item: dict[str, Any]) -> str:
     return f"{item['source_file']}{line}: {name}{item['reason']}"
 
 
-def label(dispatcher: Iterable[str]) -> str:
-    """Write a dispatcher's name for Data Docs: escaped, without control characters, of limited length.
-
-    Great Expectations does not escape the values on its pages, and names in logs may be hostile.
-    """
-    return html.escape(printable(" ".join(dispatcher), _MAX_LABEL), quote=True)
-
-
 def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int | None) -> dict[str, Any]:
     cluster, topic, subscription = dispatcher
     rule = policy.rule_for(topic, subscription)
@@ -356,7 +345,6 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     elif nobody or not (row.sent_in_log or row.delivered):
         undelivered = 0
     record: dict[str, Any] = {
-        "dispatcher": label(dispatcher),
         "cluster": cluster,
         "topic": topic,
         "subscription": subscription,

@@ -6,10 +6,9 @@ leave out what it does not change. Errors name file, line and field, and all err
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -22,17 +21,14 @@ from dispatch_core.audit.assumptions import BEHAVIOURS
 from dispatch_core.audit.limit_rules import LimitRule, LimitRules
 from dispatch_core.audit.limits import Limits as CoreLimits
 from dispatch_core.audit.limits import LimitsError
-from dispatch_core.errors import DispatchAuditError
+from dispatch_expectations.yaml_file import YamlFileError, YamlReader, shown
 
 #: Policy file that a run uses instead of the shipped one.
 POLICY_VARIABLE: Final = "DISPATCH_AUDIT_POLICY"
 SHIPPED_POLICY: Final = Path(__file__).with_name("audit-policy.yaml")
 DEFAULT_RULE: Final = "default"
 
-_MAX_BYTES: Final = 1 << 20
 _MOST_RULES: Final = 1000
-_MOST_PROBLEMS: Final = 100
-_LONGEST_SHOWN: Final = 500
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _UNLIMITED: Final = "any"
 _ASSUME_ABSENT: Final = "assume_absent"
@@ -43,16 +39,11 @@ _WHOLES: Final = {"_percent": 100, "_share": 1}
 Limits = Mapping[str, Mapping[str, float | None]]
 
 
-class PolicyError(DispatchAuditError):
-    """A policy file that cannot be used. ``problems`` holds one ``file:line: field: what is wrong`` each."""
+class PolicyError(YamlFileError):
+    """A policy file that cannot be used."""
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__(
-            "the audit policy cannot be used; nothing was judged:\n  "
-            + "\n  ".join(self.problems)
-            + f"\nCorrect the file, or unset {POLICY_VARIABLE} to use the shipped policy."
-        )
+    headline = "the audit policy cannot be used; nothing was judged:"
+    next_step = f"Correct the file, or unset {POLICY_VARIABLE} to use the shipped policy."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +67,21 @@ class Rule:
         """Return the greatest tolerated value, or None for any. Raises ``KeyError`` for an unknown name."""
         return self.limits[promise][name]
 
+    def tolerated(self, limit: str | None) -> float | None:
+        """Return the limit named ``section.name``, None for any number; without a name nothing is tolerated."""
+        return 0.0 if limit is None else self.limit(*limit.split(".", 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All rules in the order in which they are tried; the last one, ``default``, matches everything."""
+    """All rules in the order in which they are tried; the last one, ``default``, matches everything.
+
+    ``expectations``: file of the user's own expectations (``own_expectations``), relative to the policy's folder.
+    """
 
     rules: tuple[Rule, ...]
     source: str
+    expectations: Path | None = None
 
     def rule_for(self, topic: str, subscription: str) -> Rule:
         """Return the first rule that matches the dispatcher."""
@@ -127,85 +126,32 @@ def _shipped_defaults() -> dict[str, dict[str, float | None]]:
     }
 
 
-class _Reader:
-    """Read one file as a tree of YAML nodes, so that every problem can name its line."""
+class _Reader(YamlReader):
+    """Read one policy file."""
+
+    error = PolicyError
 
     def __init__(self, path: Path, vocabulary: dict[str, dict[str, float | None]]) -> None:
-        self._path = path
+        super().__init__(path)
         self._vocabulary = vocabulary
-        self._problems: list[str] = []
 
     def policy(self) -> Policy:
-        root = self._parse()
+        root = self.parse()
         defaults = {promise: dict(limits) for promise, limits in self._vocabulary.items()}
         rules: list[Rule] = []
         assume_absent: tuple[str, ...] | None = None
-        if root is not None:
-            top = self._mapping(root, "(file)", ("version", "defaults", "rules"))
-            version = top.get("version")
-            if version is None:
-                self._complain(root, "version", "is missing; write: version: 1")
-            elif not (isinstance(version, yaml.ScalarNode) and version.value == "1"):
-                self._complain(version, "version", f"must be 1, not {_shown(version)}")
-            if "defaults" in top:
-                head = self._limits(top["defaults"], "defaults", defaults, extra=(_ASSUME_ABSENT,))
-                assume_absent = self._behaviours(head, "defaults", None)
-            if "rules" in top:
-                rules = self._rules(top["rules"], defaults, assume_absent)
-        if self._problems:
-            raise PolicyError(self._problems)
+        top = self.mapping(root, "(file)", ("version", "defaults", "rules", "expectations"))
+        self.check_version(root, top)
+        if "defaults" in top:
+            head = self._limits(top["defaults"], "defaults", defaults, extra=(_ASSUME_ABSENT,))
+            assume_absent = self._behaviours(head, "defaults", None)
+        if "rules" in top:
+            rules = self._rules(top["rules"], defaults, assume_absent)
+        own = self.text(root, top, "(file)", "expectations", "")
+        if self.problems:
+            raise PolicyError(self.problems)
         rules.append(Rule(DEFAULT_RULE, "*", "*", defaults, assume_absent))
-        return Policy(tuple(rules), str(self._path))
-
-    def _parse(self) -> yaml.Node | None:
-        try:
-            raw = self._path.read_bytes()
-        except OSError as error:
-            raise PolicyError([f"{self._path}: cannot be read: {error.strerror or error}"]) from error
-        if len(raw) > _MAX_BYTES:
-            raise PolicyError([f"{self._path}: is {len(raw)} bytes long; the limit is {_MAX_BYTES}"])
-        try:
-            node: yaml.Node | None = yaml.compose(raw.decode("utf-8"), Loader=yaml.SafeLoader)
-        except UnicodeDecodeError as error:
-            line = raw[: error.start].count(b"\n") + 1
-            raise PolicyError([f"{self._path}:{line}: (file): is not UTF-8 text"]) from error
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise PolicyError([f"{self._path}:{line}: (file): is not YAML: {error.problem}"]) from error
-        except RecursionError as error:
-            raise PolicyError([f"{self._path}:1: (file): is nested too deeply"]) from error
-        except yaml.YAMLError as error:
-            raise PolicyError([f"{self._path}:1: (file): is not YAML: {error}"]) from error
-        if node is None:
-            raise PolicyError([f"{self._path}:1: (file): is empty; write at least: version: 1"])
-        return node
-
-    def _complain(self, node: yaml.Node, field: str, problem: str) -> None:
-        where = f"{self._path}:{node.start_mark.line + 1}"
-        self._problems.append(f"{where}: {field[:_LONGEST_SHOWN]}: {problem[:_LONGEST_SHOWN]}")
-        if len(self._problems) == _MOST_PROBLEMS:
-            self._problems.append(f"{where}: (file): has too many problems; the rest was not read")
-            raise PolicyError(self._problems)
-
-    def _mapping(self, node: yaml.Node, field: str, known: tuple[str, ...]) -> dict[str, yaml.Node]:
-        """Return values by key; unknown and repeated keys and non-mappings become problems."""
-        if not isinstance(node, yaml.MappingNode):
-            self._complain(node, field, f"must be a mapping with {', '.join(known)}")
-            return {}
-        found: dict[str, yaml.Node] = {}
-        prefix = "" if field == "(file)" else f"{field}."
-        for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else ""
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-                self._complain(
-                    key, f"{prefix}{name or '?'}", f"is unknown; the nearest known name is {near!r}"
-                )
-            elif name in found:
-                self._complain(key, f"{prefix}{name}", "is given twice; keep one")
-            else:
-                found[name] = value
-        return found
+        return Policy(tuple(rules), str(self.path), self.path.parent / own if own else None)
 
     def _limits(
         self,
@@ -215,11 +161,11 @@ class _Reader:
         extra: tuple[str, ...],
     ) -> dict[str, yaml.Node]:
         """Override ``limits`` in place from a mapping promise → name → limit; return the ``extra`` keys' nodes."""
-        top = self._mapping(node, field, (*extra, *self._vocabulary))
+        top = self.mapping(node, field, (*extra, *self._vocabulary))
         for promise, names in self._vocabulary.items():
             if promise not in top:
                 continue
-            for name, value in self._mapping(top[promise], f"{field}.{promise}", tuple(names)).items():
+            for name, value in self.mapping(top[promise], f"{field}.{promise}", tuple(names)).items():
                 ok, limit = self._limit(value, f"{field}.{promise}.{name}")
                 if ok:
                     limits[promise][name] = limit
@@ -242,7 +188,7 @@ class _Reader:
                     return True, limit
         allowed = "a number from 0" if most is None else f"a number from 0 to {most}"
         allowed += "" if threshold else f" or {_UNLIMITED}"
-        self._complain(node, field, f"must be {allowed}, not {_shown(node)}")
+        self.complain(node, field, f"must be {allowed}, not {shown(node)}")
         return False, None
 
     def _behaviours(
@@ -257,7 +203,7 @@ class _Reader:
                 raise LimitsError(f"must be a list of {', '.join(BEHAVIOURS)}")
             return CoreLimits.of({_ASSUME_ABSENT: [item.value for item in node.value]}).assume_absent
         except LimitsError as error:
-            self._complain(node, f"{field}.{_ASSUME_ABSENT}", str(error))
+            self.complain(node, f"{field}.{_ASSUME_ABSENT}", str(error))
             return default
 
     def _rules(
@@ -267,10 +213,10 @@ class _Reader:
         assume_absent: tuple[str, ...] | None,
     ) -> list[Rule]:
         if not isinstance(node, yaml.SequenceNode):
-            self._complain(node, "rules", "must be a list")
+            self.complain(node, "rules", "must be a list")
             return []
         if len(node.value) > _MOST_RULES:
-            self._complain(node, "rules", f"are {len(node.value)}; the limit is {_MOST_RULES}")
+            self.complain(node, "rules", f"are {len(node.value)}; the limit is {_MOST_RULES}")
             return []
         rules: list[Rule] = []
         seen: set[str] = {DEFAULT_RULE}
@@ -280,19 +226,17 @@ class _Reader:
             head = self._limits(
                 item, field, limits, extra=("name", "topics", "subscriptions", _ASSUME_ABSENT)
             )
-            name = self._text(item, head, field, "name", None)
-            topics = self._text(item, head, field, "topics", None)
-            subscriptions = self._text(item, head, field, "subscriptions", "*")
+            name = self.text(item, head, field, "name", None)
+            topics = self.text(item, head, field, "topics", None)
+            subscriptions = self.text(item, head, field, "subscriptions", "*")
             if name and not _NAME.fullmatch(name):
-                self._complain(head["name"], f"{field}.name", "must be lower-case letters, digits, - or _")
+                self.complain(head["name"], f"{field}.name", "must be lower-case letters, digits, - or _")
             elif name in seen:
-                self._complain(
-                    head.get("name", item), f"{field}.name", f"{name!r} is taken; names are unique"
-                )
+                self.complain(head.get("name", item), f"{field}.name", f"{name!r} is taken; names are unique")
             seen.add(name)
             hidden_by = next((rule for rule in rules if _covers(rule, topics, subscriptions)), None)
             if topics and hidden_by is not None:
-                self._complain(
+                self.complain(
                     head["topics"],
                     f"{field}.topics",
                     f"is never reached: rule {hidden_by.name!r} matches before it",
@@ -301,26 +245,7 @@ class _Reader:
             rules.append(Rule(name, topics, subscriptions, limits, absent))
         return rules
 
-    def _text(
-        self, item: yaml.Node, head: dict[str, yaml.Node], field: str, name: str, default: str | None
-    ) -> str:
-        node = head.get(name)
-        if node is None:
-            if default is None:
-                self._complain(item, f"{field}.{name}", "is missing")
-            return default or ""
-        if not isinstance(node, yaml.ScalarNode) or not node.value:
-            self._complain(node, f"{field}.{name}", f"must be a text, not {_shown(node)}")
-            return default or ""
-        return str(node.value)
-
 
 def _covers(rule: Rule, topics: str, subscriptions: str) -> bool:
     """True if a rule's patterns are equal to these patterns or ``*``, so that it matches everything they match."""
     return rule.topics in ("*", topics) and rule.subscriptions in ("*", subscriptions)
-
-
-def _shown(node: yaml.Node) -> str:
-    if isinstance(node, yaml.ScalarNode):
-        return repr(node.value[:60])
-    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from dispatch_core.audit import catalogue
 from dispatch_core.audit.verdict import NOTHING_RECORDED
 
 PASS: Final = "PASS"  # noqa: S105  # a verdict, not a password
@@ -18,10 +19,21 @@ UNKNOWN: Final = "UNKNOWN"
 #: From best to worst; the verdict over all promises is the worst of them.
 SEVERITY: Final = (PASS, UNKNOWN, FAIL)
 
+#: Promise name of the verdict on the user's own expectations.
+CUSTOM: Final = "custom"
 #: Promise name of the verdict over all promises of a dispatcher.
 ALL: Final = "all"
 #: Stands for cluster, topic and subscription of what belongs to no dispatcher.
 NO_DISPATCHER: Final = "*"
+
+
+#: Great Expectations' severities by the audit's.
+GX_SEVERITIES: Final = {
+    catalogue.CRITICAL: "critical",
+    catalogue.MAJOR: "critical",
+    catalogue.MINOR: "warning",
+    catalogue.INFO: "info",
+}
 
 
 def worst(verdicts: list[str]) -> str:
@@ -37,7 +49,8 @@ class Check:
     value above it means, with ``{value}``, ``{limit}`` and any column of the dispatcher's row. ``kinds``: the anomaly
     kinds that are its evidence. ``gates``: columns with the policy threshold (``section.name``) that the row must reach
     for the check to apply. ``missing``: what a missing value means, which is then UNKNOWN; without it, a missing value
-    is not judged.
+    is not judged. ``measured``: what the column measures, in words; by default the sentence up to its first number.
+    ``severity``: of the audit, for a check without kinds; see ``gx_severity``.
     """
 
     column: str
@@ -48,10 +61,37 @@ class Check:
     gates: tuple[tuple[str, str], ...] = ()
     counts_findings: bool = True
     missing: str = ""
+    measured: str = ""
+    severity: str = catalogue.CRITICAL
 
     def explain(self, value: Any, limit: float, row: Mapping[str, Any]) -> str:
         """Write the sentence for one unexpected row."""
         return self.sentence.format_map({**row, "value": plain(value), "limit": plain(limit)})
+
+    def describe(self, limit: float) -> str:
+        """Write the description of the expectation.
+
+        >>> Check("log_gap", UNKNOWN, "gaps in the log: {value}").describe(0)
+        'UNKNOWN above 0: gaps in the log'
+        """
+        if "{value}" not in self.sentence:
+            return f"{self.decides} where {self.sentence.partition(': {')[0]}"
+        return (
+            f"{self.decides} above {plain(limit)}: {self.measured or self.sentence.partition(': {value}')[0]}"
+        )
+
+    @property
+    def gx_severity(self) -> str:
+        """Great Expectations' severity of the check.
+
+        What only leaves a promise open is a ``warning``. What breaks it is as severe as the worst of its kinds, and at
+        least a ``warning``.
+        """
+        if self.decides == UNKNOWN:
+            return "warning"
+        worst_kind = catalogue.worst([catalogue.KINDS[kind].severity for kind in self.kinds])
+        severity = GX_SEVERITIES[worst_kind or self.severity]
+        return "warning" if severity == "info" else severity
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,19 @@
-"""Judge the frame with Great Expectations, and return each unexpected value with its row.
+"""Run Great Expectations over the counts and the result tables of an interval, and return what was unexpected.
 
-Each promise has its own pandas batch, suite and checkpoint. The context is in memory and sends no data anywhere.
+One checkpoint runs all suites and then its actions: Data Docs, and those that the user's file names. A suite judges a pandas
+batch. Those of the promises judge one row of counts per dispatcher, and only these decide the verdicts on the promises.
+Those of the result tables show the rows behind the counts (``row_suites``). The user's own expectations decide the promise
+``custom``. The context is in memory and sends no data anywhere but by the user's actions.
 """
 
 from __future__ import annotations
 
 import html
 import os
-from collections.abc import Mapping
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -16,20 +22,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.errors import DispatchAuditError
+from dispatch_expectations.own_expectations import OwnExpectation, OwnExpectations
 from dispatch_expectations.policy import Policy, Rule
 from dispatch_expectations.promise import UNKNOWN, Check, Promise
+from dispatch_expectations.result_tables import SHOWN, ResultTable
+from dispatch_expectations.row_suites import row_suite
 from dispatch_expectations.suites import PROMISES
 
 if TYPE_CHECKING:
     import great_expectations as gx
     import pandas as pd
 
-#: Columns of every batch besides the promise's own.
-IDENTITY: Final = ["row", "dispatcher", "policy"]
+#: Columns of a promise's batch besides its own.
+_IDENTITY: Final = [*SHOWN, "policy"]
+#: Begins the name of a suite of the user's own expectations; the name of their table follows.
+OWN_SUITE: Final = "custom_"
+#: Seconds that the server of an action may stay silent.
+_LONGEST_CALL_S: Final = 30.0
 _RESULT_FORMAT: Final = {
     "result_format": "COMPLETE",
-    "unexpected_index_column_names": ["row", "dispatcher"],
+    "unexpected_index_column_names": list(SHOWN),
     "return_unexpected_index_query": False,
+}
+_DATA_DOCS_SITE: Final = {
+    "class_name": "SiteBuilder",
+    "show_how_to_buttons": False,
+    "site_index_builder": {
+        "module_name": "dispatch_expectations.data_docs_pages",
+        "class_name": "NoIndex",
+    },
+    "site_section_builders": {
+        "validations": {
+            "renderer": {"module_name": "dispatch_expectations.data_docs_pages", "class_name": "ResultPage"}
+        },
+    },
 }
 
 
@@ -53,46 +79,109 @@ class Outcome:
         return UNKNOWN if self.limit is None else self.check.decides
 
 
-def run_suites(frame: pd.DataFrame, policy: Policy, interval_start: datetime, site: Path) -> list[Outcome]:
+@dataclass(frozen=True, slots=True)
+class OwnOutcome:
+    """What became of one of the user's expectations.
+
+    ``rows``: index of each row of its table that is unexpected; empty if it is about the table as a whole. ``error``: why it
+    could not be evaluated, or "".
+    """
+
+    entry: OwnExpectation
+    met: bool
+    rows: tuple[int, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What the suites found unexpected in the counts, and what became of the user's expectations."""
+
+    counts: list[Outcome]
+    own: list[OwnOutcome]
+
+
+def run_suites(
+    frame: pd.DataFrame,
+    tables: Mapping[str, ResultTable],
+    policy: Policy,
+    interval_start: datetime,
+    site: Path,
+    own: OwnExpectations | None = None,
+    own_tables: Mapping[str, ResultTable] | None = None,
+) -> Outcomes:
     """Judge every row of ``frame`` by every promise; write Data Docs to the folder ``site``.
 
-    Returns one outcome per unexpected row and expectation; a dispatcher without an outcome kept the promise.
-    Raises ``ExpectationError`` if an expectation could not be evaluated.
+    ``tables``: the rows over a limit, by table (``result_tables.rows_over_limits``). ``own_tables``: the tables that the
+    expectations of ``own`` are about. Returns one outcome per unexpected row and expectation of the promises; a dispatcher
+    without an outcome kept the promise.
+
+    Raises ``ExpectationError`` if an expectation of a promise could not be evaluated, or an action failed.
     """
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
     from great_expectations.core.run_identifier import RunIdentifier
 
+    from dispatch_expectations.data_docs_pages import DataDocs
+
     context = _quiet_context(site)
-    source = context.data_sources.add_pandas("warehouse")
     rules = [rule for rule in policy.rules if rule.name in set(frame["policy"])]
     planned: dict[str, tuple[Check, float | None]] = {}
-    results = {}
-    for promise in PROMISES:
-        suite = context.suites.add(_suite(promise, rules, planned))
-        asset = source.add_dataframe_asset(promise.name)
-        definition = context.validation_definitions.add(
-            gx.ValidationDefinition(
-                name=promise.name, data=asset.add_batch_definition_whole_dataframe("interval"), suite=suite
+    frame = frame.assign(key="", position="", what="")
+    batches: list[tuple[gx.ExpectationSuite, pd.DataFrame]] = [
+        (_suite(promise, rules, planned), frame[[*_IDENTITY, *promise.columns]]) for promise in PROMISES
+    ]
+    batches += [(row_suite(name, rules), table.frame) for name, table in tables.items()]
+    batches += [(_own_suite(name, own), table.frame) for name, table in (own_tables or {}).items() if own]
+    source = context.data_sources.add_pandas("warehouse")
+    run = RunIdentifier(run_name=interval_start.strftime("%Y-%m-%dT%H-%M-%SZ"), run_time=interval_start)
+    with tempfile.TemporaryDirectory(prefix="batches-") as folder:
+        definitions = []
+        for suite, batch in batches:
+            if not suite.expectations:
+                continue
+            path = Path(folder) / f"{suite.name}.parquet"
+            batch.to_parquet(path)
+            asset = source.add_parquet_asset(suite.name, path=str(path))
+            definition = gx.ValidationDefinition(
+                name=suite.name,
+                data=asset.add_batch_definition_whole_dataframe("interval"),
+                suite=context.suites.add(suite),
             )
-        )
+            definitions.append(context.validation_definitions.add(definition))
         checkpoint = context.checkpoints.add(
             gx.Checkpoint(
-                name=promise.name,
-                validation_definitions=[definition],
+                name="interval",
+                validation_definitions=definitions,
+                actions=[DataDocs(name="data_docs"), *(own.actions if own else ())],
                 result_format=_RESULT_FORMAT,  # type: ignore[arg-type]  # the type lacks the dict's documented keys
             )
         )
-        run = RunIdentifier(run_name=interval_start.strftime("%Y-%m-%dT%H-%M-%SZ"), run_time=interval_start)
-        batch = frame[[*IDENTITY, *promise.columns]]
-        results[promise.name] = checkpoint.run(batch_parameters={"dataframe": batch}, run_id=run)
-    context.build_data_docs()
-    outcomes: list[Outcome] = []
-    for name, result in results.items():
-        for validation in result.run_results.values():
-            for expectation in validation.results:
-                outcomes += _unexpected(name, expectation, planned, frame)
+        with _limited_waiting():
+            result = checkpoint.run(run_id=run)
+    outcomes = Outcomes([], [])
+    entries = {entry.name: entry for entry in own.expectations} if own else {}
+    for validation in result.run_results.values():
+        for expectation in validation.results:
+            meta = expectation.expectation_config.meta
+            if "check" in meta:
+                outcomes.counts.extend(_unexpected(meta["check"], expectation, planned, frame))
+            elif "own" in meta:
+                outcomes.own.append(_own_outcome(entries[meta["own"]], expectation))
+            elif error := _exception(expectation.exception_info):
+                raise ExpectationError(_not_evaluated(expectation, meta["table"], error))
     return outcomes
+
+
+@contextmanager
+def _limited_waiting() -> Iterator[None]:
+    """Let no call to a server take for ever: Great Expectations' actions set no time limit of their own."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_LONGEST_CALL_S)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _quiet_context(site: Path) -> gx.data_context.EphemeralDataContext:
@@ -104,18 +193,12 @@ def _quiet_context(site: Path) -> gx.data_context.EphemeralDataContext:
         ProgressBarsConfig,
     )
 
+    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)}
     config = DataContextConfig(
         store_backend_defaults=InMemoryStoreBackendDefaults(),
         progress_bars=ProgressBarsConfig(globally=False),
         analytics_enabled=False,
-        data_docs_sites={
-            "audit": {
-                "class_name": "SiteBuilder",
-                "show_how_to_buttons": False,
-                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
-                "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)},
-            }
-        },
+        data_docs_sites={"audit": {**_DATA_DOCS_SITE, "store_backend": backend}},
     )
     return gx.get_context(mode="ephemeral", project_config=config)
 
@@ -130,6 +213,7 @@ def _suite(
 
     suite = gx.ExpectationSuite(name=promise.name, notes=html.escape(promise.title))
     for check in promise.checks:
+        notes = f"docs/anomalies.md#{check.kinds[0]}" if check.kinds else "docs/verdicts.md#the-promises"
         if check.missing:
             mark = f"{promise.name}/{check.column}/missing"
             planned[mark] = (check, None)
@@ -137,17 +221,19 @@ def _suite(
                 gxe.ExpectColumnValuesToNotBeNull(
                     column=check.column,
                     meta={"check": mark, "decides": UNKNOWN},
-                    description=html.escape(f"{UNKNOWN} where missing: {check.missing}."),
+                    description=html.escape(f"{UNKNOWN} where missing: {check.missing}", quote=False),
+                    severity="warning",
+                    notes=notes,
                 )
             )
         for rule in rules:
-            limit = _limit(check, rule)
+            limit = rule.tolerated(check.limit)
             if limit is None:
                 continue
             conditions = [Column("policy") == rule.name] if len(rules) > 1 else []
-            for column, threshold in check.gates:
-                section, name = threshold.split(".")
-                conditions.append(Column(column) >= (rule.limit(section, name) or 0.0))
+            conditions += [
+                Column(column) >= (rule.tolerated(threshold) or 0.0) for column, threshold in check.gates
+            ]
             mark = f"{promise.name}/{check.column}/{rule.name}"
             planned[mark] = (check, limit)
             suite.add_expectation(
@@ -156,28 +242,45 @@ def _suite(
                     max_value=limit,
                     row_condition=reduce(and_, conditions) if conditions else None,
                     meta={"check": mark, "decides": check.decides},
+                    description=html.escape(check.describe(limit), quote=False)
+                    + (f" (rule {rule.name})" if len(rules) > 1 else ""),
+                    severity=check.gx_severity,
+                    notes=notes,
                 )
             )
     return suite
 
 
-def _limit(check: Check, rule: Rule) -> float | None:
-    if check.limit is None:
-        return 0.0
-    section, name = check.limit.split(".")
-    return rule.limit(section, name)
+def _own_suite(table: str, own: OwnExpectations) -> gx.ExpectationSuite:
+    """Make the suite of the user's expectations on one table."""
+    import great_expectations as gx
+
+    suite = gx.ExpectationSuite(name=f"{OWN_SUITE}{table}", notes=html.escape(f"Own expectations on {table}"))
+    for entry in own.expectations:
+        if entry.table == table:
+            suite.add_expectation(entry.expectation.copy(deep=True))
+    return suite
+
+
+def _own_outcome(entry: OwnExpectation, result: Any) -> OwnOutcome:
+    error = _exception(result.exception_info)
+    listed: Iterable[Any] = () if error else result.result.get("unexpected_index_list") or ()
+    return OwnOutcome(entry, bool(result.success), tuple(int(item["row"]) for item in listed), error)
+
+
+def _not_evaluated(result: Any, where: str, error: str) -> str:
+    return (
+        f"Great Expectations could not evaluate {result.expectation_config.type} for {where}: {error}; "
+        "no verdict was published. The tables are kept; report this with the message"
+    )
 
 
 def _unexpected(
-    promise: str, result: Any, planned: Mapping[str, tuple[Check, float | None]], frame: pd.DataFrame
+    mark: str, result: Any, planned: Mapping[str, tuple[Check, float | None]], frame: pd.DataFrame
 ) -> list[Outcome]:
-    mark = result.expectation_config.meta["check"]
     raised = _exception(result.exception_info)
     if raised:
-        raise ExpectationError(
-            f"Great Expectations could not evaluate {result.expectation_config.type} for {mark}: {raised}; "
-            "no verdict was published. The tables are kept; report this with the message"
-        )
+        raise ExpectationError(_not_evaluated(result, mark, raised))
     if result.success:
         return []
     check, limit = planned[mark]
@@ -186,6 +289,7 @@ def _unexpected(
         raise ExpectationError(
             f"Great Expectations found {mark} unexpected but named no row; no verdict was published"
         )
+    promise = mark.partition("/")[0]
     return [Outcome(row, promise, check, frame.at[row, check.column], limit) for row in rows]
 
 

@@ -13,7 +13,7 @@ from dispatch_expectations import (
     input_quality,
     per_key_order,
 )
-from dispatch_expectations.promise import Promise
+from dispatch_expectations.promise import CUSTOM, Check, Promise
 
 PROMISES: Final[tuple[Promise, ...]] = (
     per_key_order.PROMISE,
@@ -23,7 +23,11 @@ PROMISES: Final[tuple[Promise, ...]] = (
     balance.PROMISE,
     input_quality.PROMISE,
 )
-BY_NAME: Final = {promise.name: promise for promise in PROMISES}
+#: The user's own expectations (``own_expectations``): no checks of counts. Judged only if there is such a file.
+CUSTOM_PROMISE: Final = Promise(
+    name=CUSTOM, title="Own expectations", kept="every own expectation was met", checks=()
+)
+BY_NAME: Final = {promise.name: promise for promise in (*PROMISES, CUSTOM_PROMISE)}
 
 #: Kinds about the log itself; they also affect the verdicts on order, duplicates and completeness.
 LOG_KINDS: Final = tuple(
@@ -37,3 +41,14 @@ PROMISE_OF_KIND: Final = {
 TOLERATED_KINDS: Final = tuple(
     kind.name for kind in catalogue.KINDS.values() if kind.default_tolerated is None
 )
+#: Kinds that a check counts whether they are certain or not.
+_COUNTED_ANYWAY: Final = (*LOG_KINDS, *TOLERATED_KINDS)
+
+
+def counts(check: Check, kind: str, uncertain: bool) -> bool:
+    """Check whether a finding of a kind, certain or not, is one of those that a check counts."""
+    if kind not in check.kinds:
+        return False
+    if check.column.endswith(("_certain", "_uncertain")):
+        return uncertain == check.column.endswith("_uncertain")
+    return kind in _COUNTED_ANYWAY or not uncertain

@@ -11,6 +11,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,10 +26,13 @@ from dispatch_expectations import balance
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations.conformance import KEPT_UNSEEN
 from dispatch_expectations.findings import Finding, read_findings, top
-from dispatch_expectations.frames import Dispatcher, dispatcher_frame
+from dispatch_expectations.frames import NOBODY, Dispatcher, dispatcher_frame
 from dispatch_expectations.moment import NAMED_BY, without_moment
+from dispatch_expectations.own_expectations import WARN, load_own_expectations
+from dispatch_expectations.own_verdicts import KEPT, CustomResult, custom_results
 from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
-from dispatch_expectations.promise import ALL, FAIL, PASS, UNKNOWN, Promise, worst
+from dispatch_expectations.promise import ALL, CUSTOM, FAIL, PASS, UNKNOWN, Promise, worst
+from dispatch_expectations.result_tables import rows_over_limits, whole_table
 from dispatch_expectations.run_suites import Outcome, run_suites
 from dispatch_expectations.suites import BY_NAME, PROMISES
 from dispatch_expectations.table_rows import interval_dataset, read_rows
@@ -53,18 +57,24 @@ def validate_interval(
     """Judge one interval: run all suites, publish Data Docs and replace the interval of the ``verdicts`` table.
 
     Returns the verdicts sorted by dispatcher, ``all`` first, then the promises. Running it again on the same tables
-    gives the same verdicts and pages. Raises ``WarehouseError`` (missing tables), ``PolicyError`` or
-    ``ExpectationError``; then nothing is published and the earlier verdicts of the interval stay.
+    gives the same verdicts and pages. Raises ``WarehouseError`` (missing tables), ``PolicyError``, ``OwnExpectationsError``
+    or ``ExpectationError``; then nothing is published and the earlier verdicts of the interval stay.
     """
     span = interval(interval_start)
     interval_start = span.start
     policy = policy or current_policy()
+    own = load_own_expectations(policy.expectations) if policy.expectations else None
     frame = dispatcher_frame(warehouse, interval_start, policy)
+    tables = rows_over_limits(warehouse, interval_start, frame, policy)
+    own_tables = {
+        name: whole_table(warehouse, interval_start, name, policy) for name in (own.tables if own else ())
+    }
     with docs.staged_site(data_docs, interval_start) as site:
-        outcomes = run_suites(frame, policy, interval_start, site.folder)
-        kinds = {kind for outcome in outcomes for kind in outcome.check.kinds}
+        outcomes = run_suites(frame, tables, policy, interval_start, site.folder, own, own_tables)
+        kinds = {kind for outcome in outcomes.counts for kind in outcome.check.kinds}
         findings = read_findings(warehouse, interval_start, kinds) if kinds else []
-        verdicts = _verdicts(frame, outcomes, findings, interval_start, policy)
+        custom = custom_results(outcomes.own, own_tables) if own else None
+        verdicts = _verdicts(frame, outcomes.counts, findings, interval_start, policy, custom)
         rows = pa.Table.from_pylist([verdict.as_row() for verdict in verdicts], schema=VERDICTS)
         replace_rows(warehouse, "verdicts", span, rows)
         site.finish(verdicts)
@@ -98,7 +108,9 @@ def _verdicts(
     findings: list[Finding],
     interval_start: datetime,
     policy: Policy,
+    custom: Mapping[Dispatcher, CustomResult] | None,
 ) -> list[Verdict]:
+    """Make the verdicts of all dispatchers; ``custom``: what the user's expectations found, None if there are none."""
     by_cell: defaultdict[tuple[int, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         by_cell[outcome.row, outcome.promise].append(outcome)
@@ -122,8 +134,28 @@ def _verdicts(
             )
             for promise in PROMISES
         ]
+        if custom is not None:
+            promises.append(_custom_verdict(promises[0], custom.get(dispatcher, KEPT)))
         verdicts += [_overall_verdict(promises, row["moment"]), *promises]
+    if custom and NOBODY in custom and all(verdict.dispatcher != NOBODY for verdict in verdicts):
+        cluster, topic, subscription = NOBODY
+        nobody = replace(verdicts[0], cluster=cluster, topic=topic, subscription=subscription, incarnation=0)
+        of_tables = _custom_verdict(nobody, custom[NOBODY])
+        verdicts[:0] = [_overall_verdict([of_tables], ""), of_tables]
     return verdicts
+
+
+def _custom_verdict(like: Verdict, result: CustomResult) -> Verdict:
+    """Make the verdict on the user's expectations, of the dispatcher of another verdict."""
+    return replace(
+        like,
+        promise=CUSTOM,
+        verdict=result.verdict,
+        findings=result.rows[result.verdict],
+        tolerated=result.rows[WARN],
+        reason=result.reason,
+        top_findings=(),
+    )
 
 
 def _promise_verdict(

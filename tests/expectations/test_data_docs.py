@@ -62,15 +62,17 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_hostile_names_stay_text_on_every_page(docs: Path) -> None:
     pages = sorted(docs.rglob("*.html"))
-    assert len(pages) == 14  # the list, the interval's index, and for each promise its suite and its result
+    # The list, the interval's index, and for each promise and each table with an expectation its suite and its result.
+    assert len(pages) == 2 + 2 * (6 + 4)
     for page in pages:
         tags = parsed(page)
         assert tags.active == [], page
         assert any("default-src 'none'" in policy for policy in tags.policies), page
     index = parsed(docs / "2026-11-21/index.html")
     assert "<script>alert(1)</script>" in index.text
-    result = next(page for page in pages if page.name == "warehouse-per_key_order.html")
-    assert "<script>alert(1)</script>" in parsed(result).text
+    for name in ("per_key_order", "rows_anomalies", "rows_quarantine"):
+        result = next(page for page in pages if page.name == f"warehouse-{name}.html")
+        assert "<script>alert(1)</script>" in parsed(result).text, name
 
 
 def test_pages_fetch_nothing_and_link_only_to_each_other(docs: Path) -> None:
@@ -86,4 +88,4 @@ def test_pages_fetch_nothing_and_link_only_to_each_other(docs: Path) -> None:
 def test_pages_that_are_not_linked_any_more_are_removed(docs: Path) -> None:
     assert sorted(path.name for path in docs.iterdir()) == ["2026-11-21", "index.html"]
     assert not list(docs.rglob("of-another-run.html"))
-    assert len(list((docs / "2026-11-21" / "validations").rglob("*.html"))) == 6
+    assert len(list((docs / "2026-11-21" / "validations").rglob("*.html"))) == 6 + 4
