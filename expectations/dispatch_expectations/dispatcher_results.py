@@ -17,6 +17,7 @@ from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
 from dispatch_expectations.alert_ledger import reported_dispatchers
 from dispatch_expectations.alert_state import NEW, digest, lasting_evidence
 from dispatch_expectations.balance import without_window
+from dispatch_expectations.deleted_subscriptions import deleted_subscriptions
 from dispatch_expectations.findings import LASTING, MAX_IDENTITIES, Finding, first_lines, read_findings
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
@@ -70,11 +71,13 @@ class DispatcherResult:
     """One dispatcher of an interval: the verdict on each promise, and the findings of promises that were not kept.
 
     ``findings``: worst first. ``complete``: no identity was left out, so that a finding that is not listed is gone.
+    ``gone``: why the subscription has nothing to judge any more, if so.
     """
 
     verdicts: Mapping[str, Verdict]
     findings: tuple[AlertFinding, ...] = ()
     complete: bool = True
+    gone: str = ""
 
     @property
     def overall(self) -> Verdict:
@@ -122,6 +125,10 @@ def read_results(
         results.append(
             DispatcherResult(promises, tuple(behind), complete=len(findings[dispatcher]) < MAX_IDENTITIES)
         )
+    results += [
+        DispatcherResult({ALL: gone}, gone=gone.reason)
+        for gone in (deleted_subscriptions(warehouse, interval_start, by_dispatcher) if verdicts else ())
+    ]
     for topics in sorted(reported_dispatchers(warehouse, OVER_TOPICS) if verdicts else ()):
         over_topics = _over_topics(topics, by_dispatcher)
         if over_topics is not None:
@@ -157,16 +164,18 @@ def _behind(checks: Iterable[Check], findings: Sequence[Finding], rule: Rule) ->
     """List the findings of a broken promise whose numbers exceed the policy's limits."""
     behind: dict[tuple[str, ...], Finding] = {}
     for check in checks:
-        limit = _limit(check, rule)
+        limit = limit_of(check, rule)
         if not check.kinds or limit is None:
             continue
-        counted = [finding for finding in findings if finding.kind in check.kinds and _counts(check, finding)]
+        counted = [
+            finding for finding in findings if finding.kind in check.kinds and is_counted(check, finding)
+        ]
         if sum(finding.count for finding in counted) > limit:
             behind.update((finding.identity, finding) for finding in counted)
     return list(behind.values())
 
 
-def _counts(check: Check, finding: Finding) -> bool:
+def is_counted(check: Check, finding: Finding) -> bool:
     """Check whether a finding of a check's kind is one of those that it counts."""
     if check.column.endswith(("_certain", "_uncertain")):
         return finding.uncertain == check.column.endswith("_uncertain")
@@ -179,7 +188,7 @@ def _is_in_reason(check: Check, reason: str) -> bool:
     return any(sentence and sentence in reason for sentence in sentences)
 
 
-def _limit(check: Check, rule: Rule) -> float | None:
+def limit_of(check: Check, rule: Rule) -> float | None:
     """Return the number that the policy tolerates; None for any number."""
     if check.limit is None:
         return 0
@@ -193,7 +202,7 @@ def _alerting_kinds(policy: Policy) -> list[str]:
         kind
         for promise in PROMISES
         for check in promise.checks
-        if any(_limit(check, rule) is not None for rule in policy.rules)
+        if any(limit_of(check, rule) is not None for rule in policy.rules)
         for kind in check.kinds
     }
     return [kind for kind in KINDS if kind in kinds and kind not in _NOT_BY_KEY]
