@@ -13,9 +13,9 @@ from typing import Any
 from airflow.sdk import Asset, CronDataIntervalTimetable, Param, PokeReturnValue, TriggerRule, dag, task
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
-from dispatch_airflow import deadline, notify, stages, steps
+from dispatch_airflow import deadline, failures, notify, stages, steps
 from dispatch_airflow.home import HOME_VARIABLE, SETTINGS_VARIABLE, SOURCE_VARIABLE, Home, clear_failure
 from dispatch_airflow.pages.links import DATA_DOCS, REPORT, with_links
 from dispatch_airflow.params import moment, number, set_number, switch
@@ -39,7 +39,7 @@ rules and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with th
 | `validate` | Great Expectations judges; **fails when a subscription FAILs**, after publishing | `verdicts`, Data Docs |
 | `report` | a page per subscription: verdict, charts, findings; also when `validate` failed | `reports/<interval>` |
 | `publish` | logs the verdict of every subscription, also when `validate` failed | asset `dispatch_audit/verdict` |
-| `alert` | sends the alerts: to a file always, by e-mail and webhook if connections exist | `alerts/<interval>` |
+| `alert` | sends the alerts, and those that channels still wait for, to a file and by every channel | `alerts/<interval>` |
 | `find_stale` | lists the intervals whose history has changed since they were audited | XCom |
 | `recompute_stale` | replays them again, oldest first; in scheduled runs, in others by parameter | the same tables |
 | `judge_stale`, `alert_stale` | judges each of them again, and alerts on changes | the same places |
@@ -49,7 +49,7 @@ A run may be repeated at any time, in any order, also as a backfill beside the s
 interval and nothing else.
 
 **If `validate` failed**, promises were broken: read its log or the alert. **If any other task failed**, the run could not
-judge; its log says what is wrong, what was kept and what to do next.
+judge; its log says what is wrong, what was kept and what to do next, and the channels of alerts are told.
 """
 
 DAILY = "0 0 * * *"
@@ -168,7 +168,7 @@ def step_in_any_case(**more: Any) -> Any:
     deadline=None if SCHEDULE == "none" else MISSED,
     params=PARAMS,
     tags=["pulsar", "dispatch", "audit"],
-    default_args={"owner": "dispatch-audit"},
+    default_args={"owner": "dispatch-audit", "on_failure_callback": failures.report_failure},
 )
 def dispatch_audit() -> None:
     """Pull, ingest, replay, aggregate, validate and report; then recompute the intervals that late logs made stale."""
@@ -229,6 +229,7 @@ def dispatch_audit() -> None:
     @step(retries=0)
     def validate(chosen: dict[str, str], params: dict[str, Any], ti: Any) -> None:
         with clear_failure():
+            notify.announce(chosen, Home.current())
             verdicts = steps.validate(chosen, Home.current())
         # Pushed before the task may fail, because XCom has no return value of a failed task.
         ti.xcom_push(key="verdicts", value=verdicts)
@@ -274,6 +275,7 @@ def dispatch_audit() -> None:
     )
     def judge_stale(stale: dict[str, str], params: dict[str, Any], outlet_events: Any) -> None:
         with clear_failure():
+            notify.announce(stale, Home.current())
             verdicts = steps.validate(stale, Home.current())
             steps.report(stale, Home.current())
         outlet_events[AUDITED].extra = steps.bounds(stale)
@@ -304,7 +306,7 @@ def dispatch_audit() -> None:
     def red_if_broken(verdicts: list[dict[str, Any]], params: dict[str, Any]) -> None:
         reasons = steps.broken(verdicts)
         if reasons and params["fail_on_findings"]:
-            raise AirflowFailException(
+            raise failures.BrokenPromisesError(
                 "\n".join(["the audit found broken promises; all results are kept", *reasons])
             )
 

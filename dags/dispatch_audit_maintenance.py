@@ -10,7 +10,7 @@ from typing import Any, Final
 from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task
 from airflow.sdk.exceptions import AirflowSkipException
 
-from dispatch_airflow import maintenance_steps
+from dispatch_airflow import failures, maintenance_steps
 from dispatch_airflow.home import Home, clear_failure
 from dispatch_airflow.params import switch
 
@@ -95,7 +95,7 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=1,
     params=PARAMS,
     tags=["pulsar", "dispatch", "maintenance"],
-    default_args={"owner": "dispatch-audit"},
+    default_args={"owner": "dispatch-audit", "on_failure_callback": failures.report_failure},
 )
 def dispatch_audit_maintenance() -> None:
     """Check, verify, remove, compact."""

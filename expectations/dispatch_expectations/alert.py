@@ -104,7 +104,7 @@ def send_news(
     places: Places,
     *,
     rules: AlertRules = DEFAULT_RULES,
-    held: Collection[Dispatcher] = (),
+    behind: Collection[Dispatcher] = (),
     give_up_after: int = 3,
     policy: Policy | None = None,
 ) -> tuple[list[Alert], list[tuple[Alert, Exception | None]]]:
@@ -112,7 +112,7 @@ def send_news(
 
     After ``give_up_after`` failures in a row the remaining alerts are not tried (their error is None), so that a server that
     is down is not waited for once per message. An error with a true ``refused`` is about its message alone, and does not
-    count. Alerts of the dispatchers ``held`` are not tried either: something older of them waits. ``policy``: by which the
+    count. Alerts of the dispatchers ``behind`` are not tried either: something older of them waits. ``policy``: by which the
     interval was judged, by default the present one.
     """
     if isinstance(channel, str):
@@ -124,11 +124,11 @@ def send_news(
         build_alerts(results, histories, places, channel, rules), results, places.warehouse, policy
     )
     failed: list[tuple[Alert, Exception | None]] = [
-        (alert, None) for alert in alerts if alert.dispatcher in held
+        (alert, None) for alert in alerts if alert.dispatcher in behind
     ]
     sent: list[Alert] = []
     failures_in_a_row = 0
-    for message in _messages([alert for alert in alerts if alert.dispatcher not in held], channel):
+    for message in _messages([alert for alert in alerts if alert.dispatcher not in behind], channel):
         if failures_in_a_row >= give_up_after:
             failed += [(alert, None) for alert in message.alerts]
             continue

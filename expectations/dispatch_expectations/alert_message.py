@@ -33,7 +33,7 @@ _MAX_CHAT_TEXT: Final = 3500
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a channel is sent, in every form that some channel takes.
+    """A message in every form that some channel takes.
 
     ``body``: plain text. ``chat``: text for a Slack-compatible chat, with everything from logs in a block of code.
     ``payload``: for programs. ``links``: names and targets. ``incident``: the same for all messages about one trouble;

@@ -586,21 +586,21 @@ def test_a_channel_gets_new_findings_from_its_severity_on_and_what_it_knows_unti
 def test_routes_choose_channels_and_name_the_team_and_a_reported_finding_is_cleared_where_it_was(
     tmp_path: Path,
 ) -> None:
-    mine, others = Channel("mine", "c"), Channel("others", "c")
-    routed = AlertRules((mine, others), (Route("*t-01", "*", ("mine",), "payments"),))
+    payments, others = Channel("payments", "c"), Channel("others", "c")
+    routed = AlertRules((payments, others), (Route("*t-01", "*", ("payments",), "payments"),))
     results = judge(tmp_path, many(2))
     sent = {
         channel.name: send_news(channel, lambda _: None, results, places(tmp_path), rules=routed)[0]
-        for channel in (mine, others)
+        for channel in (payments, others)
     }
     assert {name: sorted(alert.topic[-4:] for alert in alerts) for name, alerts in sent.items()} == {
-        "mine": ["t-00", "t-01"],
+        "payments": ["t-00", "t-01"],
         "others": ["t-00"],
     }
-    (alert,) = (alert for alert in sent["mine"] if alert.topic.endswith("t-01"))
+    (alert,) = (alert for alert in sent["payments"] if alert.topic.endswith("t-01"))
     assert alert.as_json()["team"] == "payments"
     assert "Team: payments" in alert.body
-    moved = AlertRules((mine, others), (Route("*t-01", "*", ("others",)),))
+    moved = AlertRules((payments, others), (Route("*t-01", "*", ("others",)),))
     results = judge(tmp_path, many(2, NEXT_DAY, broken=False))
-    cleared, _ = send_news(mine, lambda _: None, results, places(tmp_path), rules=moved)
+    cleared, _ = send_news(payments, lambda _: None, results, places(tmp_path), rules=moved)
     assert sorted(alert.topic[-4:] for alert in cleared) == ["t-00", "t-01"]
