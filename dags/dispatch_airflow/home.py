@@ -140,6 +140,11 @@ class Home:
         return self.place / "alerts"
 
     @property
+    def outbox(self) -> Location:
+        """Alerts that channels have not been sent yet."""
+        return self.place / "outbox"
+
+    @property
     def turns(self) -> Location:
         """The table that says which run is sending alerts."""
         return self.place / "turns"

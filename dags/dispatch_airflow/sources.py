@@ -35,9 +35,9 @@ DAG_ID: Final = "dispatch_audit"
 #: Folders of the home that hold namespaces.
 CONFIGURED: Final = "sources"
 AD_HOC: Final = "ad-hoc"
-#: A name that may stand in a DAG id. ``maintenance`` is taken.
+#: A name that may stand in a DAG id.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_]{0,39}")
-_TAKEN: Final = "maintenance"
+_TAKEN: Final = frozenset(("alerts", "maintenance"))
 _FIELDS: Final = frozenset(("source", "connection", "settings_file", "follow_links"))
 _NAMESPACE: Final = re.compile(rf"({CONFIGURED}|{AD_HOC})/[a-z0-9][a-z0-9_-]{{0,60}}")
 _LONGEST_WORDS: Final = 40
@@ -148,9 +148,9 @@ def _further(text: str, settings_file: str | None) -> list[Source]:
 
 def _source(name: str, given: object, settings_file: str | None) -> Source:
     where = f"{SOURCES_VARIABLE}: source {name!r}"
-    if not _NAME.fullmatch(name) or name == _TAKEN:
+    if not _NAME.fullmatch(name) or name in _TAKEN:
         raise ParameterError(
-            f"{where}: a name has lower-case letters, digits and _, at most 40, and is not {_TAKEN}"
+            f"{where}: a name has lower-case letters, digits and _, at most 40, and is not {' or '.join(sorted(_TAKEN))}"
         )
     fields: Mapping[str, Any] = {"source": given} if isinstance(given, str) else given  # type: ignore[assignment]
     if (

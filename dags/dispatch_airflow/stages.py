@@ -35,8 +35,6 @@ _LAST_LINES: Final = 20
 _ERROR_PREFIX: Final = "error:"
 #: The JVM's own warnings go to stderr: the last line of stdout is the stage's summary.
 _JVM_OUTPUT_TO_STDERR: Final = "-XX:+DisplayVMOutputToStderr -Xlog:disable -Xlog:all=warning:stderr"
-#: Variables with the secrets of the alerts' channels.
-_OF_CHANNELS: Final = frozenset(("AIRFLOW_CONN_DISPATCH_AUDIT_SMTP", "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK"))
 
 
 class PlanAgainError(StepError):
@@ -250,13 +248,25 @@ def _environment() -> dict[str, str]:
     # The stages import this checkout's packages whether or not they are installed, and send no alerts.
     paths = [str(_SPARK_JOBS.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
-        **{name: value for name, value in os.environ.items() if name not in _OF_CHANNELS},
+        **{name: value for name, value in os.environ.items() if name not in _of_channels()},
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",
         LOG_FORMAT_VARIABLE: JSON,  # so that the task's log gets the level of each line
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
+
+
+def _of_channels() -> set[str]:
+    """Return the variables with the connections of the alerts' channels, which are secrets."""
+    from dispatch_expectations.alert_routes import DEFAULT_CHANNELS
+    from dispatch_expectations.policy import PolicyError, current_alert_rules
+
+    try:
+        channels = (*DEFAULT_CHANNELS, *current_alert_rules().channels)
+    except PolicyError as error:
+        raise StepError(str(error)) from error
+    return {f"AIRFLOW_CONN_{channel.connection.upper()}" for channel in channels}
 
 
 def _last_json(printed: Sequence[str], name: str) -> dict[str, Any]:

@@ -23,8 +23,23 @@ _MAX_TIMEOUT_S: Final = 60.0
 _HTTP_LOGGERS: Final = ("urllib3.connectionpool", "urllib3.util.retry", "requests")
 
 
-class WebhookError(Exception):
-    """A message that was not delivered. Its text has nothing of the URL beyond scheme and host."""
+#: Answers about the message itself; a shorter or another one may be taken.
+_REFUSED: Final = (400, 413, 422)
+
+
+class ChannelError(Exception):
+    """A message that was not delivered. Its text has nothing secret, so of a webhook's URL scheme and host at most.
+
+    ``refused``: the service answered, and does not take this message; it may take others.
+    """
+
+    def __init__(self, text: str, *, status: int | None = None) -> None:
+        super().__init__(text)
+        self.refused = status in _REFUSED
+
+
+class ChannelSetupError(ChannelError):
+    """A channel that cannot work until somebody corrects its connection, or installs its provider."""
 
 
 def post(webhook: Connection, body: Mapping[str, Any], key: str) -> None:
@@ -36,16 +51,16 @@ def post(webhook: Connection, body: Mapping[str, Any], key: str) -> None:
         key: idempotency key.
 
     Raises:
-        WebhookError: no answer, or one whose status is not 2xx.
+        ChannelError: no answer, or one whose status is not 2xx.
     """
     from airflow.sdk.log import mask_secret
 
     for secret in _secrets(webhook):
         mask_secret(secret)
     # Raised outside of ``except``: the library's errors contain the URL and must not come along as their context.
-    failure = _failure(webhook, body, key)
+    failure, status = _failure(webhook, body, key)
     if failure is not None:
-        raise WebhookError(failure)
+        raise ChannelError(failure, status=status)
 
 
 def shown(webhook: Connection) -> str:
@@ -60,17 +75,17 @@ def shown(webhook: Connection) -> str:
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}/…"
 
 
-def _failure(webhook: Connection, body: Mapping[str, Any], key: str) -> str | None:
-    """Send a request; return why it was not delivered, or None."""
+def _failure(webhook: Connection, body: Mapping[str, Any], key: str) -> tuple[str | None, int | None]:
+    """Send a request; return why it was not delivered, or None, and the status of the answer, if there was one."""
     try:
-        with _silent(_HTTP_LOGGERS):
+        with silent(_HTTP_LOGGERS):
             status = _send(webhook, body, key)
     except Exception as error:  # noqa: BLE001 - every library's error may contain the URL
-        return f"{shown(webhook)}: {_reason(error)}"
+        return f"{shown(webhook)}: {reason(error)}", None
     if 200 <= status < 300:
-        return None
+        return None, status
     advice = ": redirects are not followed, set the URL that it leads to" if 300 <= status < 400 else ""
-    return f"{shown(webhook)} answered with status {status}{advice}"
+    return f"{shown(webhook)} answered with status {status}{advice}", status
 
 
 def _send(webhook: Connection, body: Mapping[str, Any], key: str) -> int:
@@ -96,8 +111,8 @@ def _send(webhook: Connection, body: Mapping[str, Any], key: str) -> int:
             return int(answer.status_code)
 
 
-def _reason(error: BaseException) -> str:
-    """Write an error of the HTTP library without its text, which may contain the URL.
+def reason(error: BaseException) -> str:
+    """Write an error of a library without its text, which may contain a URL or a key.
 
     The system's own words (``Connection refused``, a certificate's fault) are kept.
     """
@@ -154,21 +169,21 @@ def _secrets(webhook: Connection) -> list[str]:
     return sorted(both, key=lambda text: (-len(text), text))
 
 
-class _OtherThreads(logging.Filter):
-    """Drop the records of the thread that made this filter."""
+class _Quiet(logging.Filter):
+    """Drop the records of the thread that made this filter, or of all threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_threads: bool) -> None:
         super().__init__()
-        self._thread = threading.get_ident()
+        self._thread = None if all_threads else threading.get_ident()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.thread != self._thread
+        return self._thread is not None and record.thread != self._thread
 
 
 @contextmanager
-def _silent(names: tuple[str, ...]) -> Iterator[None]:
-    """Let these loggers write nothing of this thread."""
-    quiet = _OtherThreads()
+def silent(names: tuple[str, ...], *, all_threads: bool = False) -> Iterator[None]:
+    """Let these loggers write nothing of this thread; ``all_threads``: for a library that sends in threads of its own."""
+    quiet = _Quiet(all_threads=all_threads)
     for name in names:
         logging.getLogger(name).addFilter(quiet)
     try:

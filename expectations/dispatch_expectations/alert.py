@@ -2,25 +2,29 @@
 
 A finding is reported when it is new, when it has changed and when it is clear (``alert_state``). One message has all news of
 one subscription and interval, so that a bad hour does not send thousands of messages; in it each finding has its own state,
-identity and ``idempotency_key``. The table ``alerts_sent`` has the notifications of each channel (``alert_ledger``). Without
-news no message is sent, even while a subscription still FAILs as before.
+identity and ``idempotency_key``. If one channel would get more messages of an interval than its limit, it gets one digest.
+The table ``alerts_sent`` has the notifications of each channel (``alert_ledger``). Without news no message is sent, even
+while a subscription still FAILs as before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from dispatch_core.report.names import file_name
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations.alert_ledger import read_histories, record_sent
-from dispatch_expectations.alert_message import Alert
-from dispatch_expectations.alert_state import CLEAR, History, Notification, digest, idempotency_key
+from dispatch_expectations.alert_message import Alert, Digest
+from dispatch_expectations.alert_routes import DEFAULT_RULES, AlertRules, Channel
+from dispatch_expectations.alert_state import CLEAR, NEW, History, Notification, digest, idempotency_key
+from dispatch_expectations.clear_reasons import with_reasons
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult, severity_rank
 from dispatch_expectations.frames import Dispatcher
+from dispatch_expectations.policy import Policy
 from dispatch_expectations.promise import ALL, FAIL, PASS
 from spark_jobs.intervals import interval
 from spark_jobs.location import Location
@@ -47,15 +51,34 @@ class Places:
         return self.of(path) if path is not None and path.exists() else None
 
 
+#: A channel that is told everything, one message per subscription.
+EVERYTHING: Final = Channel("", "", digest_above=None)
+
+
 def build_alerts(
-    results: Iterable[DispatcherResult], histories: Mapping[Dispatcher, Mapping[str, History]], places: Places
+    results: Iterable[DispatcherResult],
+    histories: Mapping[Dispatcher, Mapping[str, History]],
+    places: Places,
+    channel: Channel = EVERYTHING,
+    rules: AlertRules = DEFAULT_RULES,
 ) -> list[Alert]:
-    """Compare an interval with the notifications sent before; return one alert per dispatcher with news, worst first."""
+    """Compare an interval with the notifications sent before; return one alert per dispatcher with news, worst first.
+
+    ``rules``: of all channels. What they do not give to ``channel`` is left out, unless the channel has reported it before.
+    """
     alerts = []
     for result in results:
-        news = _news(result, histories.get(result.overall.dispatcher, {}))
+        overall = result.overall
+        routed = not channel.name or rules.takes(channel.name, overall.topic, overall.subscription)
+        known = histories.get(overall.dispatcher, {})
+        news = [
+            finding
+            for finding in _news(result, known)
+            if finding.state != NEW or (routed and channel.is_severe(finding.severity))
+        ]
         if news:
-            alerts.append(_alert(result, news, places))
+            team = rules.team(overall.topic, overall.subscription)
+            alerts.append(_alert(result, news, places, team, resolves=_resolves(news, known)))
     return sorted(
         alerts,
         key=lambda alert: (
@@ -67,44 +90,73 @@ def build_alerts(
     )
 
 
+def _resolves(news: Sequence[AlertFinding], known: Mapping[str, History]) -> bool:
+    """True if the news clear all that is open."""
+    cleared = {finding.identity for finding in news if finding.state == CLEAR}
+    still_open = {identity for identity, history in known.items() if history.last_open is not None}
+    return len(cleared) == len(news) and still_open <= cleared
+
+
 def send_news(
-    channel: str,
-    send: Callable[[Alert], object],
+    channel: Channel | str,
+    send: Callable[[Alert | Digest], object],
     results: Sequence[DispatcherResult],
     places: Places,
     *,
+    rules: AlertRules = DEFAULT_RULES,
+    behind: Collection[Dispatcher] = (),
     give_up_after: int = 3,
+    policy: Policy | None = None,
 ) -> tuple[list[Alert], list[tuple[Alert, Exception | None]]]:
     """Send the news to a channel and record them; return the alerts sent, and those not sent with their errors.
 
     After ``give_up_after`` failures in a row the remaining alerts are not tried (their error is None), so that a server that
-    is down is not waited for once per message.
+    is down is not waited for once per message. An error with a true ``refused`` is about its message alone, and does not
+    count. Alerts of the dispatchers ``behind`` are not tried either: something older of them waits. ``policy``: by which the
+    interval was judged, by default the present one.
     """
+    if isinstance(channel, str):
+        channel = replace(EVERYTHING, name=channel)
+        rules = DEFAULT_RULES
     topics = {result.overall.topic for result in results}
-    histories = read_histories(places.warehouse, channel, topics)
+    histories = read_histories(places.warehouse, channel.name, topics)
+    alerts = with_reasons(
+        build_alerts(results, histories, places, channel, rules), results, places.warehouse, policy
+    )
+    failed: list[tuple[Alert, Exception | None]] = [
+        (alert, None) for alert in alerts if alert.dispatcher in behind
+    ]
     sent: list[Alert] = []
-    failed: list[tuple[Alert, Exception | None]] = []
     failures_in_a_row = 0
-    for alert in build_alerts(results, histories, places):
+    for message in _messages([alert for alert in alerts if alert.dispatcher not in behind], channel):
         if failures_in_a_row >= give_up_after:
-            failed.append((alert, None))
+            failed += [(alert, None) for alert in message.alerts]
             continue
         try:
-            send(alert)
+            send(message)
         except Exception as error:  # noqa: BLE001 - whatever a server does must not stop the other alerts
-            failed.append((alert, error))
-            failures_in_a_row += 1
+            failed += [(alert, error) for alert in message.alerts]
+            failures_in_a_row += not getattr(error, "refused", False)
             continue
         failures_in_a_row = 0
-        known = histories.get(alert.dispatcher, {})
         record_sent(
             places.warehouse,
-            channel,
-            alert.dispatcher,
-            [_notification(alert, finding, known) for finding in alert.news],
+            channel.name,
+            [
+                (alert.dispatcher, *_notification(alert, finding, histories.get(alert.dispatcher, {})))
+                for alert in message.alerts
+                for finding in alert.news
+            ],
         )
-        sent.append(alert)
+        sent += message.alerts
     return sent, failed
+
+
+def _messages(alerts: list[Alert], channel: Channel) -> list[Alert | Digest]:
+    """Make one digest of the alerts if they are more than the channel takes one by one."""
+    if channel.digest_above is None or len(alerts) <= channel.digest_above:
+        return list(alerts)
+    return [Digest(tuple(alerts))]
 
 
 def _news(result: DispatcherResult, histories: Mapping[str, History]) -> list[AlertFinding]:
@@ -136,7 +188,7 @@ def _cleared(last: Notification) -> AlertFinding:
         uncertain=False,
         count=0,
         positions=(),
-        explanation=f"no longer found; last reported for interval {interval(last.interval_start).name}",
+        explanation=f"last reported for interval {interval(last.interval_start).name}",
         identity=last.identity,
         evidence="",
     )
@@ -164,7 +216,9 @@ def _notification(
     return notification, finding.idempotency_key
 
 
-def _alert(result: DispatcherResult, news: list[AlertFinding], places: Places) -> Alert:
+def _alert(
+    result: DispatcherResult, news: list[AlertFinding], places: Places, team: str | None, *, resolves: bool
+) -> Alert:
     overall = result.overall
     counts: dict[str, int] = {}
     for finding in result.findings:
@@ -196,6 +250,8 @@ def _alert(result: DispatcherResult, news: list[AlertFinding], places: Places) -
         counts=counts,
         news=tuple(news),
         where=tuple((name, target) for name, target in where if target is not None),
+        team=team,
+        resolves=resolves,
     )
 
 

@@ -6,14 +6,15 @@ Names come from logs and may be hostile: they are escaped or printed without con
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.lists import counts_by_name, listed
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
-from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES
-from dispatch_expectations.dispatcher_results import AlertFinding
+from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES, digest
+from dispatch_expectations.dispatcher_results import AlertFinding, severity_rank
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.promise import FAIL, PASS
 
@@ -22,6 +23,8 @@ MAX_QUOTED: Final = 50
 MAX_QUOTED_IN_CHAT: Final = 10
 #: Maximum number of findings in the JSON of an alert; the table has all.
 MAX_PAYLOAD_FINDINGS: Final = 200
+#: Subscriptions that a digest names.
+WORST_IN_DIGEST: Final = 10
 _MAX_SENTENCE: Final = 1000
 _MAX_POSITIONS: Final = 10
 #: Chats cut or split longer texts.
@@ -29,11 +32,46 @@ _MAX_CHAT_TEXT: Final = 3500
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """A message in every form that some channel takes.
+
+    ``body``: plain text. ``chat``: text for a Slack-compatible chat, with everything from logs in a block of code.
+    ``payload``: for programs. ``links``: names and targets. ``incident``: the same for all messages about one trouble;
+    ``resolves``: it is over.
+    """
+
+    key: str
+    subject: str
+    body: str
+    chat: str
+    payload: Mapping[str, Any]
+    severity: str
+    incident: str
+    resolves: bool = False
+    links: tuple[tuple[str, str], ...] = ()
+
+
+def notice(subject: str, body: str, key: str) -> Message:
+    """Make a message without findings, such as one about a run that failed; ``key`` is its idempotency key."""
+    subject, text = printable(subject, 2 * LONGEST_ON_PAGES), f"{subject}\n{body}"
+    return Message(
+        key=key,
+        subject=subject,
+        body=body,
+        chat=block(text),
+        payload={"subject": subject, "body": body, "idempotency_key": key},
+        severity="major",
+        incident=digest(key),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Alert:
     """The news about one dispatcher of one interval.
 
-    ``interval``: its name. ``promises``: name, verdict and reason of each promise that was not kept. ``counts``: all
-    findings by kind. ``news``: the findings that are new, changed or clear, worst first, clear ones last. ``where``:
+    ``team``: to which the subscription belongs. ``resolves``: nothing that the channel reported of the subscription is open
+    any more. ``interval``: its name. ``promises``: name, verdict and reason of each promise that was not kept. ``counts``:
+    all findings by kind. ``news``: the findings that are new, changed or clear, worst first, clear ones last. ``where``:
     names and targets of the pages to look at.
     """
 
@@ -49,6 +87,13 @@ class Alert:
     counts: Mapping[str, int]
     news: tuple[AlertFinding, ...]
     where: tuple[tuple[str, str], ...]
+    team: str | None = None
+    resolves: bool = False
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        """The alert itself, as a digest has many."""
+        return (self,)
 
     @property
     def subject(self) -> str:
@@ -94,16 +139,113 @@ class Alert:
             "findings": [asdict(finding) for finding in listed],
             "findings_left_out": len(self.news) - len(listed),
         }
+        if self.team is not None:
+            payload["team"] = self.team
         return json.loads(json.dumps(payload))  # type: ignore[no-any-return]
+
+    def message(self) -> Message:
+        """Write all its texts."""
+        return Message(
+            key=self.idempotency_key,
+            subject=self.subject,
+            body=self.body,
+            chat=chat(self),
+            payload=self.as_json(),
+            severity=self.severity,
+            incident=digest(*self.dispatcher),
+            resolves=self.resolves,
+            links=self.where,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Many alerts of one interval in one message: their numbers, and the worst of them. ``alerts``: worst first."""
+
+    alerts: tuple[Alert, ...]
+
+    @property
+    def idempotency_key(self) -> str:
+        """Key of the message; it depends on every notification in it."""
+        return digest(*(alert.idempotency_key for alert in self.alerts))
+
+    @property
+    def subject(self) -> str:
+        """Subject of the mail."""
+        return f"[dispatch-audit] {self._numbers()}, {self.alerts[0].interval}: {counted(self._news())}"
+
+    @property
+    def body(self) -> str:
+        """Plain text: the numbers, and ``WORST_IN_DIGEST`` subscriptions with their first finding."""
+        lines = [
+            f"Subscriptions with news: {len(self.alerts):,} ({self._numbers()})",
+            f"Interval: {self.alerts[0].interval} (UTC, from {self.alerts[0].interval_start})",
+            f"News: {counted(self._news())}",
+        ]
+        kinds = Counter(finding.kind for finding in self._news() if finding.state != CLEAR)
+        if kinds:
+            lines += [
+                "",
+                "Findings, new or changed",
+                *(f"- {kind}: {n:,}" for kind, n in kinds.most_common()),
+            ]
+        worst = self.alerts[:WORST_IN_DIGEST]
+        lines += ["", f"The worst {len(worst):,}"]
+        for alert in worst:
+            team = f", team {_name(alert.team)}" if alert.team else ""
+            lines.append(
+                f"- {_word(alert)} {_name(alert.topic)} {_name(alert.subscription)}{team}: {counted(alert.news)}"
+            )
+            lines += [f"  {text}" for text in _finding(alert.quoted(1)[0])]
+        if len(worst) < len(self.alerts):
+            lines += ["", f"... and {len(self.alerts) - len(worst):,} more: see the pages and the tables"]
+        lines += ["", "Where to look", *(f"- {name}: {target}" for name, target in self._where())]
+        return "\n".join(lines) + "\n"
+
+    def message(self) -> Message:
+        """Write all its texts."""
+        key, subject, body = self.idempotency_key, self.subject, self.body
+        return Message(
+            key=key,
+            subject=subject,
+            body=body,
+            chat=_chat_text(f"{subject}\n{body}", self._where(), key),
+            payload={
+                "idempotency_key": key,
+                "subject": subject,
+                "body": body,
+                "interval_start": self.alerts[0].interval_start,
+                "subscriptions": len(self.alerts),
+                "worst": [alert.as_json() for alert in self.alerts[:WORST_IN_DIGEST]],
+            },
+            severity=min((alert.severity for alert in self.alerts), key=severity_rank),
+            incident=key,
+            links=self._where(),
+        )
+
+    def _numbers(self) -> str:
+        words = Counter(_word(alert) for alert in self.alerts)
+        return ", ".join(f"{number:,} {word}" for word, number in words.items())
+
+    def _news(self) -> list[AlertFinding]:
+        return [finding for alert in self.alerts for finding in alert.news]
+
+    def _where(self) -> tuple[tuple[str, str], ...]:
+        """The pages of the interval, without those of one subscription."""
+        return tuple((name, target) for name, target in self.alerts[0].where if name != "report")
 
 
 def _subject(alert: Alert) -> str:
     """Write one line: verdict, dispatcher, interval, and the numbers of news."""
-    word = "CLEAR" if alert.verdict == PASS else alert.verdict
     names = f"{_name(alert.topic)} {_name(alert.subscription)}"
     return printable(
-        f"[dispatch-audit] {word} {names}, {alert.interval}: {counted(alert.news)}", 2 * LONGEST_ON_PAGES
+        f"[dispatch-audit] {_word(alert)} {names}, {alert.interval}: {counted(alert.news)}",
+        2 * LONGEST_ON_PAGES,
     )
+
+
+def _word(alert: Alert) -> str:
+    return "CLEAR" if alert.verdict == PASS else alert.verdict
 
 
 def counted(news: Sequence[AlertFinding]) -> str:
@@ -124,6 +266,8 @@ def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
         f"Interval: {alert.interval} (UTC, from {alert.interval_start})",
         f"News: {counted(alert.news)}",
     ]
+    if alert.team is not None:
+        lines.insert(3, f"Team: {_name(alert.team)}")
     if alert.promises:
         lines += ["", "What broke" if alert.verdict == FAIL else "What could not be judged"]
         lines += [
@@ -151,14 +295,19 @@ def chat(alert: Alert) -> str:
     In a block of code nothing is formatted and nobody is mentioned; ``& < >`` are escaped as Slack requires.
     """
     text = f"{alert.subject}\n{_body(alert, alert.quoted(MAX_QUOTED_IN_CHAT))}"
+    return _chat_text(text, alert.where, alert.idempotency_key)
+
+
+def _chat_text(text: str, where: Sequence[tuple[str, str]], key: str) -> str:
+    """Put a text into a block of code, as far as chats take it, and its links below."""
     text = text.partition("\nWhere to look\n")[0]
     if len(text) > _MAX_CHAT_TEXT:
         text = text[: _MAX_CHAT_TEXT - 1].rsplit("\n", 1)[0] + "\n…"
     links = [
         f"<{target}|{name}>" if target.startswith(("http://", "https://")) else f"{name}: `{target}`"
-        for name, target in ((name, _escaped(target)) for name, target in alert.where)
+        for name, target in ((name, _escaped(target)) for name, target in where)
     ]
-    return f"{block(text)}\n{' · '.join(links)}\nidempotency key {alert.idempotency_key}"
+    return f"{block(text)}\n{' · '.join(links)}\nidempotency key {key}"
 
 
 def block(text: str) -> str:

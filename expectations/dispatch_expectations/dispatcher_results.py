@@ -17,6 +17,7 @@ from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
 from dispatch_expectations.alert_ledger import reported_dispatchers
 from dispatch_expectations.alert_state import NEW, digest, lasting_evidence
 from dispatch_expectations.balance import without_window
+from dispatch_expectations.deleted_subscriptions import deleted_subscriptions
 from dispatch_expectations.findings import LASTING, MAX_IDENTITIES, Finding, first_lines, read_findings
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
@@ -68,11 +69,13 @@ class DispatcherResult:
     """One dispatcher of an interval: the verdict on each promise, and the findings of promises that were not kept.
 
     ``findings``: worst first. ``complete``: no identity was left out, so that a finding that is not listed is gone.
+    ``gone``: why the subscription has nothing to judge any more, if so.
     """
 
     verdicts: Mapping[str, Verdict]
     findings: tuple[AlertFinding, ...] = ()
     complete: bool = True
+    gone: str = ""
 
     @property
     def overall(self) -> Verdict:
@@ -120,6 +123,10 @@ def read_results(
         results.append(
             DispatcherResult(promises, tuple(behind), complete=len(findings[dispatcher]) < MAX_IDENTITIES)
         )
+    results += [
+        DispatcherResult({ALL: gone}, gone=gone.reason)
+        for gone in (deleted_subscriptions(warehouse, interval_start, by_dispatcher) if verdicts else ())
+    ]
     for topics in sorted(reported_dispatchers(warehouse, OVER_TOPICS) if verdicts else ()):
         over_topics = _over_topics(topics, by_dispatcher)
         if over_topics is not None:

@@ -21,6 +21,14 @@ from dispatch_core.audit.assumptions import BEHAVIOURS
 from dispatch_core.audit.limit_rules import LimitRule, LimitRules
 from dispatch_core.audit.limits import Limits as CoreLimits
 from dispatch_core.audit.limits import LimitsError
+from dispatch_expectations.alert_routes import (
+    DEFAULT_CHANNELS,
+    DEFAULT_RULES,
+    DIGEST_ABOVE,
+    AlertRules,
+    Channel,
+    Route,
+)
 from dispatch_expectations.yaml_file import YamlFileError, YamlReader, shown
 
 #: Policy file that a run uses instead of the shipped one.
@@ -31,6 +39,12 @@ DEFAULT_RULE: Final = "default"
 _MOST_RULES: Final = 1000
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _UNLIMITED: Final = "any"
+_SECTIONS: Final = ("version", "defaults", "rules", "expectations", "alerts")
+#: Ids that Airflow takes for connections.
+_CONNECTION: Final = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
+#: The channel that every alert is kept by; ``*`` and an empty name cannot be written.
+FILE_CHANNEL: Final = "file"
+_ALERT_KEYS: Final = ("channels", "routes", "operations", "digest_above")
 _ASSUME_ABSENT: Final = "assume_absent"
 #: Greatest possible limit, by the ending of its name.
 _WHOLES: Final = {"_percent": 100, "_share": 1}
@@ -77,11 +91,13 @@ class Policy:
     """All rules in the order in which they are tried; the last one, ``default``, matches everything.
 
     ``expectations``: file of the user's own expectations (``own_expectations``), relative to the policy's folder.
+    ``alerts``: the channels that findings are sent to.
     """
 
     rules: tuple[Rule, ...]
     source: str
     expectations: Path | None = None
+    alerts: AlertRules = DEFAULT_RULES
 
     def rule_for(self, topic: str, subscription: str) -> Rule:
         """Return the first rule that matches the dispatcher."""
@@ -116,6 +132,15 @@ def current_policy() -> Policy:
     return load_policy(Path(given) if given else None)
 
 
+def current_alert_rules() -> AlertRules:
+    """Read the section ``alerts`` alone: mistakes elsewhere in the file do not keep its news from the channels.
+
+    Raises ``PolicyError`` if the file cannot be read, or that section has mistakes.
+    """
+    given = os.environ.get(POLICY_VARIABLE)
+    return _Reader(Path(given) if given else SHIPPED_POLICY, _shipped_defaults()).alert_rules()
+
+
 @lru_cache(maxsize=1)
 def _shipped_defaults() -> dict[str, dict[str, float | None]]:
     """Read names and limits of the shipped file; any other file may use only these names."""
@@ -139,19 +164,32 @@ class _Reader(YamlReader):
         root = self.parse()
         defaults = {promise: dict(limits) for promise, limits in self._vocabulary.items()}
         rules: list[Rule] = []
+        alerts = DEFAULT_RULES
         assume_absent: tuple[str, ...] | None = None
-        top = self.mapping(root, "(file)", ("version", "defaults", "rules", "expectations"))
+        top = self.mapping(root, "(file)", _SECTIONS)
         self.check_version(root, top)
         if "defaults" in top:
             head = self._limits(top["defaults"], "defaults", defaults, extra=(_ASSUME_ABSENT,))
             assume_absent = self._behaviours(head, "defaults", None)
         if "rules" in top:
             rules = self._rules(top["rules"], defaults, assume_absent)
+        if "alerts" in top:
+            alerts = self._alerts(top["alerts"])
         own = self.text(root, top, "(file)", "expectations", "")
         if self.problems:
             raise PolicyError(self.problems)
         rules.append(Rule(DEFAULT_RULE, "*", "*", defaults, assume_absent))
-        return Policy(tuple(rules), str(self.path), self.path.parent / own if own else None)
+        return Policy(tuple(rules), str(self.path), self.path.parent / own if own else None, alerts)
+
+    def alert_rules(self) -> AlertRules:
+        """Read the section ``alerts``, and nothing else of the file."""
+        root = self.parse()
+        top = self.mapping(root, "(file)", _SECTIONS)
+        self.problems.clear()
+        rules = self._alerts(top["alerts"]) if "alerts" in top else DEFAULT_RULES
+        if self.problems:
+            raise PolicyError(self.problems)
+        return rules
 
     def _limits(
         self,
@@ -245,7 +283,106 @@ class _Reader(YamlReader):
             rules.append(Rule(name, topics, subscriptions, limits, absent))
         return rules
 
+    def _alerts(self, node: yaml.Node) -> AlertRules:
+        """Read the channels, routes and thresholds of alerts."""
+        top = self.mapping(node, "alerts", _ALERT_KEYS)
+        digest_above = self._digest_above(top, "alerts", DIGEST_ABOVE)
+        channels = tuple(replace(channel, digest_above=digest_above) for channel in DEFAULT_CHANNELS)
+        if "channels" in top:
+            channels = self._channels(top["channels"], digest_above)
+        names = tuple(channel.name for channel in channels)
+        routes = self._routes(top["routes"], names) if "routes" in top else ()
+        operations = None
+        if "operations" in top:
+            operations = self._names(top["operations"], "alerts.operations", names)
+        return AlertRules(channels, routes, operations)
 
-def _covers(rule: Rule, topics: str, subscriptions: str) -> bool:
-    """True if a rule's patterns are equal to these patterns or ``*``, so that it matches everything they match."""
+    def _channels(self, node: yaml.Node, digest_above: int | None) -> tuple[Channel, ...]:
+        if not isinstance(node, yaml.MappingNode) or not node.value:
+            self.complain(node, "alerts.channels", "must be a mapping from names to channels")
+            return ()
+        channels: dict[str, Channel] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            field = f"alerts.channels.{name or '?'}"
+            if not _NAME.fullmatch(name):
+                self.complain(key, field, "must be lower-case letters, digits, - or _")
+            elif name == FILE_CHANNEL:
+                self.complain(key, field, "is the name of the files that are always written; choose another")
+            elif name in channels:
+                self.complain(key, field, "is given twice; keep one")
+            head = self.mapping(value, field, ("connection", "min_severity", "digest_above"))
+            connection = self.text(value, head, field, "connection", None)
+            if connection and not _CONNECTION.fullmatch(connection):
+                self.complain(head["connection"], f"{field}.connection", "is no id of an Airflow connection")
+            severity = self.text(value, head, field, "min_severity", INFO)
+            if severity not in SEVERITIES:
+                self.complain(
+                    head["min_severity"],
+                    f"{field}.min_severity",
+                    f"must be one of {', '.join(SEVERITIES)}, not {severity[:60]!r}",
+                )
+            channels[name] = Channel(
+                name, connection, severity, self._digest_above(head, field, digest_above)
+            )
+        return tuple(channels.values())
+
+    def _digest_above(self, head: dict[str, yaml.Node], field: str, default: int | None) -> int | None:
+        node = head.get("digest_above")
+        if node is None:
+            return default
+        if isinstance(node, yaml.ScalarNode) and not node.style:
+            if node.value == _UNLIMITED:
+                return None
+            if re.fullmatch(r"[1-9]\d{0,5}", node.value):
+                return int(node.value)
+        self.complain(
+            node, f"{field}.digest_above", f"must be a number from 1 or {_UNLIMITED}, not {shown(node)}"
+        )
+        return default
+
+    def _routes(self, node: yaml.Node, channels: tuple[str, ...]) -> tuple[Route, ...]:
+        if not isinstance(node, yaml.SequenceNode) or len(node.value) > _MOST_RULES:
+            self.complain(node, "alerts.routes", f"must be a list of at most {_MOST_RULES}")
+            return ()
+        routes: list[Route] = []
+        for index, item in enumerate(node.value):
+            field = f"alerts.routes[{index}]"
+            head = self.mapping(item, field, ("topics", "subscriptions", "team", "channels"))
+            topics = self.text(item, head, field, "topics", None)
+            subscriptions = self.text(item, head, field, "subscriptions", "*")
+            team = self.text(item, head, field, "team", "") or None
+            names: tuple[str, ...] = ()
+            if "channels" in head:
+                names = self._names(head["channels"], f"{field}.channels", channels)
+            else:
+                self.complain(item, f"{field}.channels", "is missing")
+            hidden_by = next(
+                (n for n, route in enumerate(routes) if _covers(route, topics, subscriptions)), None
+            )
+            if topics and hidden_by is not None:
+                self.complain(
+                    head["topics"],
+                    f"{field}.topics",
+                    f"is never reached: routes[{hidden_by}] matches before it",
+                )
+            routes.append(Route(topics, subscriptions, names, team))
+        return tuple(routes)
+
+    def _names(self, node: yaml.Node, field: str, channels: tuple[str, ...]) -> tuple[str, ...]:
+        """Read a list of channels that there are."""
+        if not isinstance(node, yaml.SequenceNode) or not node.value:
+            self.complain(node, field, f"must be a list of channels: {', '.join(channels)}")
+            return ()
+        names = []
+        for item in node.value:
+            name = item.value if isinstance(item, yaml.ScalarNode) else ""
+            if name not in channels:
+                self.complain(item, field, f"{name[:60]!r} is no channel; there are: {', '.join(channels)}")
+            names.append(name)
+        return tuple(dict.fromkeys(names))
+
+
+def _covers(rule: Rule | Route, topics: str, subscriptions: str) -> bool:
+    """True if the patterns of a rule or route are equal to these or ``*``, so that it matches everything they match."""
     return rule.topics in ("*", topics) and rule.subscriptions in ("*", subscriptions)

@@ -346,10 +346,11 @@ def _commits_since_checkpoint(table: DeltaTable, log: Location) -> int:
 
 
 def _all_tables(home: Location) -> list[Location]:
-    """List the tables of the warehouse, of the landing and of the turns that exist."""
+    """List the tables of the warehouse, of the landing, of the turns and of the outbox that exist."""
     warehouse = home / "warehouse"
     found = [table_path(warehouse, name) for name in CONTRACTS if has_table(warehouse, name)]
-    return [*found, *(place for place in (*tables_of(home / "landing"), home / "turns") if is_delta(place))]
+    others = [*tables_of(home / "landing"), home / "turns", *(home / "outbox").folders()]
+    return [*found, *(place for place in others if is_delta(place))]
 
 
 def _size_bytes(folder: Location) -> int:

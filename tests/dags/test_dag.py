@@ -23,7 +23,7 @@ from tests.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "dags"
-NAMES = ("dispatch_audit", "dispatch_audit_maintenance", "dispatch_what_if")
+NAMES = ("dispatch_audit", "dispatch_audit_alerts", "dispatch_audit_maintenance", "dispatch_what_if")
 
 # What Airflow itself imports is its own affair: the time and the modules counted are those of one DAG file.
 _PARSE = """
@@ -107,7 +107,8 @@ def test_airflow_parses_the_dag_files_of_the_folder_and_no_helper(tmp_path):
 
 @pytest.mark.airflow
 def test_without_a_schedule_nothing_runs_by_itself_and_nothing_is_late(tmp_path):
-    nothing = {"DISPATCH_AUDIT_SCHEDULE": "none", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE": "none"}
+    schedules = ("SCHEDULE", "MAINTENANCE_SCHEDULE", "ALERTS_SCHEDULE")
+    nothing = {f"DISPATCH_AUDIT_{name}": "none" for name in schedules}
     assert parse(DAGS, tmp_path, **nothing)["errors"] == {}
 
 
@@ -201,6 +202,8 @@ def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
         ("dispatch_audit_maintenance", "keep_pages_days", 1),
         ("dispatch_audit_maintenance", "keep_versions_days", "month"),
         ("dispatch_audit_maintenance", "dry_run", None),
+        ("dispatch_audit_alerts", "try_at_once", "now"),
+        ("dispatch_audit_alerts", "discard", "a b"),
     ],
 )
 def test_the_form_refuses_a_wrong_value(name, param, value):
@@ -373,6 +376,24 @@ def test_a_scheduled_run_has_a_deadline_that_airflow_can_store(dag):
     stored = decode_deadline_alert(json.loads(json.dumps(encode_deadline_alert(alert))))
     assert stored.callback.path == "dispatch_airflow.deadline.verdict_is_late"
     assert stored.interval == alert.interval
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("name", ["dispatch_audit", "dispatch_audit_maintenance", "dispatch_what_if"])
+def test_every_task_that_fails_is_reported(name):
+    from dispatch_airflow.failures import report_failure
+
+    for task in made(name).tasks:
+        assert task.on_failure_callback in (report_failure, [report_failure]), task.task_id
+
+
+@pytest.mark.airflow
+def test_alerts_that_wait_are_sent_without_anybody_switching_the_dag_on(dag):
+    alerts = made("dispatch_audit_alerts")
+    assert alerts.is_paused_upon_creation is False
+    assert (alerts.timetable.expression, alerts.catchup, alerts.max_active_runs) == ("*/10 * * * *", False, 1)
+    # What its callback would report is that nothing can be sent, every ten minutes.
+    assert not alerts.get_task("deliver").on_failure_callback
 
 
 @pytest.mark.airflow

@@ -17,6 +17,7 @@ import pytest
 
 from dispatch_airflow import notify, stages
 from dispatch_airflow.home import Home, StepError
+from dispatch_airflow.notify import ChannelsError
 from dispatch_expectations.alert import read_alerts
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult
 from dispatch_expectations.promise import FAIL, PASS
@@ -97,6 +98,7 @@ class _Posts:
     status: int = 200
     location: str | None = None
     echo: bool = False
+    answer: bytes = b""
     seen: list[tuple[dict, dict]] = field(default_factory=list)
 
 
@@ -123,7 +125,7 @@ def http_endpoint(posts: _Posts, certificate=None):
             if posts.location is not None:
                 self.send_header("Location", posts.location)
             self.end_headers()
-            self.wfile.write(self.path.encode() if posts.echo else b"")
+            self.wfile.write(self.path.encode() if posts.echo else posts.answer)
 
         def log_message(self, *_: object) -> None:
             """Quiet."""
@@ -173,6 +175,7 @@ def tables(monkeypatch):
 
 
 CHOSEN = {"interval_start": "2026-11-21T00:00:00+00:00", "interval_end": "2026-11-22T00:00:00+00:00"}
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 SECRET_PATH = "/services/T000/B000/secret-token"
 NEWS = {"new": 1, "changed": 0, "clear": 0}
 NOTHING = {"new": 0, "changed": 0, "clear": 0}
@@ -195,6 +198,7 @@ def test_mail_and_webhook_carry_key_positions_and_reason_and_are_sent_once(table
         sent = notify.alert(CHOSEN, Home(tmp_path), run="https://airflow.example.org/base/dags/d/runs/r")
         assert sent == {"file": 1, "mail": 1, "webhook": 1} | NEWS
         assert notify.alert(CHOSEN, Home(tmp_path)) == {"file": 0, "mail": 0, "webhook": 0} | NOTHING
+    assert notify.deliver_due(Home(tmp_path)) == {}, "nothing waits"
     assert len(server.mails) == 1
     mail = email.message_from_bytes(server.mails[0], policy=default)
     assert mail["Subject"] == "[dispatch-audit] FAIL persistent://public/default/t audit, 2026-11-21: 1 new"
@@ -221,6 +225,7 @@ def test_a_chat_gets_text_alone_in_the_form_it_takes(tables, tmp_path, monkeypat
     posts = _Posts()
     with http_endpoint(posts) as port:
         _webhook_connection(monkeypatch, port, format="slack")
+        monkeypatch.setenv("DISPATCH_AUDIT_HOME", str(tmp_path))
         notify.alert(CHOSEN, Home(tmp_path))
         notify.send_notice("late <!here>", "no verdict of 2026-11-21", "late-1")
     first, second = (body for _, body in posts.seen)
@@ -233,7 +238,7 @@ def test_a_chat_gets_text_alone_in_the_form_it_takes(tables, tmp_path, monkeypat
 
 def test_a_format_that_there_is_not_is_named(tables, tmp_path, monkeypatch):
     _webhook_connection(monkeypatch, 1, format="teams")
-    with pytest.raises(StepError, match=r"format 'teams' .*use one of json, slack"):
+    with pytest.raises(ChannelsError, match=r"format 'teams' .*use one of json, slack"):
         notify.alert(CHOSEN, Home(tmp_path))
 
 
@@ -242,9 +247,11 @@ def test_a_dead_mail_server_hides_neither_the_file_nor_the_webhook(tables, tmp_p
     with http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, 1)
         _webhook_connection(monkeypatch, http_port)
-        with pytest.raises(StepError, match=r"mail: .*FAIL .*/t audit.*ConnectionRefusedError") as failure:
-            notify.alert(CHOSEN, home)
-    assert str(home.alerts) in str(failure.value)
+        done = notify.alert(CHOSEN, home, now=NOON)
+    waiting = done.pop("waiting")
+    assert done == {"file": 1, "mail": 0, "webhook": 1} | NEWS
+    assert (waiting["mail"]["waiting"], waiting["mail"]["next_attempt"]) == (1, "2026-11-22 12:01 UTC")
+    assert "ConnectionRefusedError" in waiting["mail"]["reason"]
     assert len(posts.seen) == 1
     assert home.alerts.exists()
     # When it is back, the mail is sent and the webhook not again.
@@ -252,7 +259,11 @@ def test_a_dead_mail_server_hides_neither_the_file_nor_the_webhook(tables, tmp_p
     with _serving(server) as smtp_port, http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, smtp_port)
         _webhook_connection(monkeypatch, http_port)
-        assert notify.alert(CHOSEN, home) == {"file": 0, "mail": 1, "webhook": 0} | NOTHING
+        assert notify.deliver_due(home, now=NOON + timedelta(minutes=1)) == {
+            "file": 0,
+            "mail": 1,
+            "webhook": 0,
+        }
     assert len(server.mails) == len(posts.seen) == 1
 
 
@@ -262,15 +273,15 @@ def test_an_endpoint_that_refuses_is_named_and_tried_again_without_telling_its_s
     posts = _Posts(status=503)
     with http_endpoint(posts) as port:
         _webhook_connection(monkeypatch, port, check_response=False)
-        with pytest.raises(StepError, match=r"webhook: .*503"):
-            notify.alert(CHOSEN, Home(tmp_path))
+        done = notify.alert(CHOSEN, Home(tmp_path), now=NOON)
+        assert done["waiting"]["webhook"]["reason"] == "http://127.0.0.1/… answered with status 503"
         posts.status = 200
-        assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
+        assert notify.alert(CHOSEN, Home(tmp_path), now=NOON + timedelta(minutes=1))["webhook"] == 1
     assert len(posts.seen) == 2
     tables[0] = result(evidence="another")
-    with pytest.raises(StepError, match=r"webhook: .*refused") as failure:
-        notify.alert(CHOSEN, Home(tmp_path))
-    assert "secret-token" not in str(failure.value)
+    done = notify.alert(CHOSEN, Home(tmp_path))
+    assert "refused" in done["waiting"]["webhook"]["reason"]
+    assert "secret-token" not in str(done)
 
 
 SECRET_URL = "http://hook-user:hook-pass%21@127.0.0.1:{port}/services/T000/path%2Dtoken?token=query-token&v=1#frag-token"
@@ -331,27 +342,37 @@ def test_nothing_of_a_webhook_beyond_scheme_and_host_is_shown(
     with http_endpoint(posts) as port:
         fields = {"conn_type": "http", "host": url.replace("{port}", str(port)), "extra": {"timeout": 5}}
         monkeypatch.setenv("AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK", json.dumps(fields))
-        errors: list[BaseException] = []
-        for send in (
-            lambda: notify.alert(CHOSEN, Home(tmp_path)),
-            lambda: notify.send_notice("late", "no verdict", "late-1"),
-        ):
-            try:
-                send()
-            except StepError as error:
-                errors.append(error)
-    for error in errors or [None]:
-        said = _everything_said(caplog, capfd, tmp_path, error)
+        home, late = Home(tmp_path), NOON + timedelta(days=2)
+        monkeypatch.setenv("DISPATCH_AUDIT_HOME", str(tmp_path))
+        notify.alert(CHOSEN, home, now=NOON)
+        notify.send_notice("late", "no verdict", "late-1", now=NOON + timedelta(minutes=2))
+        error: BaseException | None = None
+        try:
+            notify.deliver_due(home, now=late)
+        except ChannelsError as failed:
+            error = failed
+        # Without a home, too.
+        monkeypatch.setattr(notify, "_outbox", lambda _home: (_ for _ in ()).throw(OSError("no home")))
+        with pytest.raises(StepError, match="no home") as directly:
+            notify.send_notice("late", "no verdict", "late-2")
+    for raised in (error, directly.value):
+        said = _everything_said(caplog, capfd, tmp_path, raised)
         assert [secret for secret in SECRETS if secret in said] == []
     if reason is None:
-        assert (errors, len(posts.seen)) == ([], 2)
+        assert (error, len(posts.seen)) == (None, 3)
         assert posts.seen[0][0]["Authorization"].startswith("Basic ")
     else:
-        assert [reason in str(error) for error in errors] == [True, True], errors
+        assert reason in str(error)
+        assert reason in str(directly.value)
 
 
-def test_the_stages_do_not_get_the_channels_connections(monkeypatch):
+def test_the_stages_do_not_get_the_channels_connections(monkeypatch, tmp_path):
     _webhook_connection(monkeypatch, 1)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\nalerts: {channels: {night: {connection: pagerduty_night}}}\n")
+    monkeypatch.setenv("DISPATCH_AUDIT_POLICY", str(policy))
+    monkeypatch.setenv("AIRFLOW_CONN_PAGERDUTY_NIGHT", "{}")
+    assert "AIRFLOW_CONN_PAGERDUTY_NIGHT" not in stages._environment()
     assert not {name for name in stages._environment() if name.startswith("AIRFLOW_CONN_DISPATCH_AUDIT_")}
 
 
@@ -359,19 +380,19 @@ def test_certificates_are_verified_whatever_the_connection_says(tables, tmp_path
     posts, certificate = _Posts(), self_signed(tmp_path)
     with http_endpoint(posts, certificate) as port:
         _webhook_connection(monkeypatch, port, "https", verify=False)
-        with pytest.raises(StepError, match=r"webhook: .*CERTIFICATE_VERIFY_FAILED: self-signed certificate"):
-            notify.alert(CHOSEN, Home(tmp_path))
+        done = notify.alert(CHOSEN, Home(tmp_path), now=NOON)
+        assert "CERTIFICATE_VERIFY_FAILED: self-signed certificate" in done["waiting"]["webhook"]["reason"]
         _webhook_connection(monkeypatch, port, "https", verify=str(certificate))
-        assert notify.alert(CHOSEN, Home(tmp_path))["webhook"] == 1
+        assert notify.alert(CHOSEN, Home(tmp_path), now=NOON + timedelta(minutes=1))["webhook"] == 1
     _smtp_connection(monkeypatch, 1, ssl_context="none")
-    tables[0] = result(clean=True)
-    with pytest.raises(StepError, match="ssl_context none"):
-        notify.send_notice("subject", "body", "key")
+    tables[0] = result(evidence="another")
+    with pytest.raises(ChannelsError, match="ssl_context none"):
+        notify.alert(CHOSEN, Home(tmp_path))
 
 
 def test_a_mail_connection_without_recipient_says_what_is_missing(tables, tmp_path, monkeypatch):
     _smtp_connection(monkeypatch, 1, to_email="")
-    with pytest.raises(StepError, match="set to_email in its extra field"):
+    with pytest.raises(ChannelsError, match="set to_email in its extra field"):
         notify.alert(CHOSEN, Home(tmp_path))
 
 
@@ -394,13 +415,27 @@ def test_a_clear_finding_is_reported_by_every_channel_that_reported_it(tables, t
     ]
 
 
-def test_a_notice_goes_to_every_channel_and_names_those_that_failed(tmp_path, monkeypatch):
-    server = _SmtpServer()
-    with _serving(server) as port:
+def test_a_notice_goes_to_every_channel_once_and_waits_for_those_that_failed(tmp_path, monkeypatch):
+    server, posts, home = _SmtpServer(), _Posts(), Home(tmp_path)
+    monkeypatch.setenv("DISPATCH_AUDIT_HOME", str(tmp_path))
+    with _serving(server) as port, http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, port)
         _webhook_connection(monkeypatch, 1)
-        with pytest.raises(StepError, match="webhook: "):
-            notify.send_notice("No verdict in time", "of <2026-11-21>\nlate", "deadline:1")
+        for minute in (0, 2):
+            notify.send_notice(
+                "No verdict in time",
+                "of <2026-11-21>\nlate",
+                "deadline:1",
+                now=NOON + timedelta(minutes=minute),
+            )
+        assert (len(server.mails), posts.seen) == (1, [])
+        _webhook_connection(monkeypatch, http_port)
+        assert notify.deliver_due(home, now=NOON + timedelta(minutes=7)) == {
+            "file": 0,
+            "mail": 0,
+            "webhook": 1,
+        }
+    assert [headers["Idempotency-Key"] for headers, _body in posts.seen] == ["deadline:1"]
     mail = email.message_from_bytes(server.mails[0], policy=default)
     assert (mail["Subject"], mail["X-Dispatch-Audit-Idempotency-Key"]) == ("No verdict in time", "deadline:1")
     assert "<pre>of &lt;2026-11-21&gt;\nlate</pre>" in mail.get_body(("html",)).get_content()
@@ -443,9 +478,11 @@ def test_a_run_that_sends_is_waited_for_and_not_for_ever(tables, tmp_path, monke
     home = Home(tmp_path)
     monkeypatch.setattr(notify, "_TURN_TIMEOUT_S", 0.3)
     with (
-        notify._alert_turn(home),
+        notify._alert_turn(home, 10),
         pytest.raises(StepError, match="another run has been sending alerts for 0 s"),
     ):
         notify.alert(CHOSEN, home)
     assert not home.alerts.exists()
-    assert notify.alert(CHOSEN, home)["file"] == 1
+    # Another run sends it, an hour after it was announced.
+    assert notify.deliver_due(home) == {"file": 0}
+    assert notify.deliver_due(home, now=datetime.now(UTC) + timedelta(hours=1)) == {"file": 1}

@@ -21,7 +21,8 @@ from dispatch_expectations.alert import (
     read_alerts,
     send_news,
 )
-from dispatch_expectations.alert_message import MAX_PAYLOAD_FINDINGS, MAX_QUOTED, Alert, chat
+from dispatch_expectations.alert_message import MAX_PAYLOAD_FINDINGS, MAX_QUOTED, Alert, Digest, chat
+from dispatch_expectations.alert_routes import AlertRules, Channel, Route
 from dispatch_expectations.alert_state import CHANGED, Notification
 from dispatch_expectations.dispatcher_results import NOBODY, DispatcherResult, read_results
 from dispatch_expectations.policy import load_policy
@@ -175,7 +176,11 @@ def test_a_clear_message_says_what_is_gone(tmp_path: Path) -> None:
     sent, _ = send_news("mail", lambda _: None, judge(tmp_path, spoiled()), places(tmp_path))
     assert sent[0].subject == f"[dispatch-audit] CLEAR {TOPIC} audit, 2026-11-21: 1 clear"
     assert (sent[0].verdict, sent[0].severity) == ("PASS", "info")
-    assert "- clear: out_of_order (critical), key order-17\n  no longer found" in sent[0].body
+    assert sent[0].resolves
+    assert (
+        "- clear: out_of_order (critical), key order-17\n  no longer found: interval 2026-11-21 was judged without it; "
+        "last reported for interval 2026-11-21" in sent[0].body
+    )
 
 
 def test_an_older_interval_judged_again_clears_nothing_of_a_newer_one(tmp_path: Path) -> None:
@@ -310,9 +315,14 @@ def test_a_tolerated_finding_is_not_reported_and_an_open_one_is_cleared(tmp_path
     judge(tmp_path, day)
     validate_interval(tmp_path / "warehouse", DAY, tmp_path / "docs", load_policy(policy))
     results = read_results(tmp_path / "warehouse", DAY, load_policy(policy))
-    sent, _ = send_news("mail", lambda _: None, results, places(tmp_path))
+    sent, _ = send_news("mail", lambda _: None, results, places(tmp_path), policy=load_policy(policy))
     assert [(finding.state, finding.kind) for finding in sent[0].news] == [("clear", "out_of_order")]
     assert sent[0].verdict == "FAIL"
+    assert not sent[0].resolves, "another finding of the subscription is open"
+    assert sent[0].news[0].explanation == (
+        "tolerated in interval 2026-11-21: 1 found, per_key_order.out_of_order allows 5 "
+        f"(rule default of {policy}); last reported for interval 2026-11-21"
+    )
 
 
 def test_a_channel_that_was_down_tells_later_and_the_others_not_again(tmp_path: Path) -> None:
@@ -403,8 +413,8 @@ def test_many_small_messages_do_not_leave_many_small_files(
         notification = Notification(
             "id", "split_key", "key k", DAY, number, CHANGED, "major", f"evidence {number}"
         )
-        alert_ledger.record_sent(tmp_path, "mail", who, [(notification, f"key {number}")])
-        alert_ledger.record_sent(tmp_path, "webhook", who, [(replace(notification, number=100), "key")])
+        alert_ledger.record_sent(tmp_path, "mail", [(who, notification, f"key {number}")])
+        alert_ledger.record_sent(tmp_path, "webhook", [(who, replace(notification, number=100), "key")])
     assert len(DeltaTable(str(tmp_path / alert_ledger.TABLE)).file_uris()) <= 5
     histories = alert_ledger.read_histories(tmp_path, "mail", [TOPIC])
     (history,) = histories[who].values()
@@ -458,3 +468,139 @@ def test_topics_that_are_all_active_at_one_consumer_alert_by_default(tmp_path: P
     day = Day()
     day.dispatcher()
     assert alerts_of(tmp_path / "next", day) == []
+
+
+def test_a_deleted_subscription_is_clear_and_the_reason_says_when(tmp_path: Path) -> None:
+    day = spoiled("out_of_order", start=FIRST)
+    end_subscription(day)
+    news_sent(tmp_path, day)
+    elsewhere = Day()
+    elsewhere.dispatcher("persistent://public/default/other")
+    sent, _ = send_news("mail", lambda _: None, keep_and_judge(tmp_path, elsewhere), places(tmp_path))
+    ((finding,),) = [alert.news for alert in sent]
+    assert (finding.state, finding.kind, sent[0].topic, sent[0].resolves) == (
+        "clear",
+        "out_of_order",
+        TOPIC,
+        True,
+    )
+    assert finding.explanation == (
+        "the subscription was deleted at 2026-11-20 11:04:00 UTC; last reported for interval 2026-11-20"
+    )
+    again, _ = send_news("mail", lambda _: None, keep_and_judge(tmp_path, elsewhere), places(tmp_path))
+    assert again == []
+
+
+def test_a_subscription_that_was_made_again_after_its_deletion_is_not_clear(tmp_path: Path) -> None:
+    day = spoiled("out_of_order", start=FIRST)
+    end_subscription(day)
+    line = end_subscription(day)
+    line.update(seq=901, kind="consumer_added", consumer=1)
+    news_sent(tmp_path, day)
+    elsewhere = Day()
+    elsewhere.dispatcher("persistent://public/default/other")
+    assert send_news("mail", lambda _: None, keep_and_judge(tmp_path, elsewhere), places(tmp_path)) == (
+        [],
+        [],
+    )
+
+
+def end_subscription(day: Day) -> dict[str, object]:
+    """Delete the day's first subscription, eleven hours after its begin; return the line."""
+    who = day.rows["dispatcher_state"][0]
+    identity = {name: who[name] for name in ("cluster", "topic", "subscription", "incarnation")}
+    t_us = round((day.interval_start + timedelta(hours=11, minutes=4)).timestamp() * 1_000_000)
+    file = day.rows["consumer_events"][0]["source_file"]
+    return day.add(
+        "consumer_events", **identity, seq=900, t_us=t_us, kind="subscription_deleted", source_file=file
+    )
+
+
+def keep_and_judge(home: Path, day: Day) -> list[DispatcherResult]:
+    """Write a day beside the earlier ones and judge it."""
+    day.write(home / "warehouse")
+    validate_interval(home / "warehouse", day.interval_start, home / "docs")
+    return read_results(home / "warehouse", day.interval_start)
+
+
+def many(number: int, start: datetime = DAY, *, broken: bool = True) -> Day:
+    """A day of some subscriptions, each with a finding; those with even numbers have a major one."""
+    day = Day(start)
+    for index in range(number):
+        who = day.dispatcher(f"persistent://public/default/t-{index:02}")
+        if broken:
+            day.anomaly(who, "out_of_order", severity="critical" if index % 2 else "major")
+    return day
+
+
+def test_more_messages_than_the_limit_are_one_digest_that_is_recorded_as_a_whole(tmp_path: Path) -> None:
+    mail, seen = Channel("mail", "c", digest_above=5), []
+    sent, failed = send_news(mail, seen.append, judge(tmp_path, many(6)), places(tmp_path))
+    assert (len(sent), failed, [len(message.alerts) for message in seen]) == (6, [], [6])
+    message = seen[0].message()
+    assert message.subject == "[dispatch-audit] 6 FAIL, 2026-11-21: 6 new"
+    assert "- out_of_order: 6" in message.body
+    assert message.body.index("t-01") < message.body.index("t-00"), "the worst first"
+    assert (message.severity, len(message.payload["worst"])) == ("critical", 6)
+    assert send_news(mail, seen.append, judge(tmp_path, many(6)), places(tmp_path)) == ([], [])
+    # Five are sent one by one, and another channel has its own limit.
+    send_news(replace(mail, name="other"), seen.append, judge(tmp_path, many(5)), places(tmp_path))
+    assert [len(message.alerts) for message in seen[1:]] == [1] * 5
+
+
+def test_a_digest_names_ten_subscriptions_and_counts_the_rest(tmp_path: Path) -> None:
+    seen: list[Digest] = []
+    send_news(Channel("mail", "c", digest_above=3), seen.append, judge(tmp_path, many(13)), places(tmp_path))
+    body = seen[0].message().body
+    assert body.count("- FAIL persistent://") == 10
+    assert "... and 3 more" in body
+    assert len(seen[0].message().chat) < 4000
+
+
+def test_a_digest_that_fails_leaves_all_its_alerts_to_send(tmp_path: Path) -> None:
+    def refuse(_message: object) -> None:
+        raise ConnectionError("down")
+
+    mail = Channel("mail", "c", digest_above=3)
+    sent, failed = send_news(mail, refuse, judge(tmp_path, many(4)), places(tmp_path))
+    assert (len(sent), len(failed)) == (0, 4)
+    assert len(send_news(mail, lambda _: None, judge(tmp_path, many(4)), places(tmp_path))[0]) == 4
+
+
+def test_a_channel_gets_new_findings_from_its_severity_on_and_what_it_knows_until_it_is_clear(
+    tmp_path: Path,
+) -> None:
+    night, seen = Channel("night", "c", min_severity="critical"), []
+    sent, _ = send_news(night, seen.append, judge(tmp_path, many(2)), places(tmp_path))
+    assert [alert.topic[-4:] for alert in sent] == ["t-01"]
+    milder = many(2, NEXT_DAY)
+    for row in milder.rows["anomalies"]:
+        row["severity"] = "minor"
+    sent, _ = send_news(night, seen.append, judge(tmp_path, milder), places(tmp_path))
+    assert [(alert.topic[-4:], alert.news[0].state) for alert in sent] == [("t-01", "changed")]
+    clean = many(2, NEXT_DAY + timedelta(days=1), broken=False)
+    sent, _ = send_news(night, seen.append, judge(tmp_path, clean), places(tmp_path))
+    assert [(alert.topic[-4:], alert.news[0].state) for alert in sent] == [("t-01", "clear")]
+
+
+def test_routes_choose_channels_and_name_the_team_and_a_reported_finding_is_cleared_where_it_was(
+    tmp_path: Path,
+) -> None:
+    payments, others = Channel("payments", "c"), Channel("others", "c")
+    routed = AlertRules((payments, others), (Route("*t-01", "*", ("payments",), "payments"),))
+    results = judge(tmp_path, many(2))
+    sent = {
+        channel.name: send_news(channel, lambda _: None, results, places(tmp_path), rules=routed)[0]
+        for channel in (payments, others)
+    }
+    assert {name: sorted(alert.topic[-4:] for alert in alerts) for name, alerts in sent.items()} == {
+        "payments": ["t-00", "t-01"],
+        "others": ["t-00"],
+    }
+    (alert,) = (alert for alert in sent["payments"] if alert.topic.endswith("t-01"))
+    assert alert.as_json()["team"] == "payments"
+    assert "Team: payments" in alert.body
+    moved = AlertRules((payments, others), (Route("*t-01", "*", ("others",)),))
+    results = judge(tmp_path, many(2, NEXT_DAY, broken=False))
+    cleared, _ = send_news(payments, lambda _: None, results, places(tmp_path), rules=moved)
+    assert sorted(alert.topic[-4:] for alert in cleared) == ["t-00", "t-01"]

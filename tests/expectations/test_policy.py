@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, NO_LIMIT, LimitsError
-from dispatch_expectations.policy import PolicyError, load_policy
+from dispatch_expectations.alert_routes import Channel
+from dispatch_expectations.policy import PolicyError, current_alert_rules, load_policy
 from dispatch_expectations.suites import PROMISES
 
 #: Limits that no check compares: they decide what becomes a finding.
@@ -241,3 +242,81 @@ def test_what_is_ruled_out_goes_to_the_stages_that_make_findings(tmp_path: Path)
         PolicyError, match=r"policy.yaml:3: defaults.assume_absent: .* nearest name is transactions"
     ):
         load_policy(path)
+
+
+ALERTS = """\
+version: 1
+alerts:
+  channels:
+    mail: {connection: smtp_payments}
+    night: {connection: pagerduty_night, min_severity: critical, digest_above: any}
+  routes:
+    - {topics: "persistent://payments/*", subscriptions: "pay-*", team: payments, channels: [night, mail]}
+    - {topics: "*test*", channels: [mail]}
+  operations: [mail]
+  digest_above: 7
+"""
+
+
+def test_alerts_go_to_the_channels_of_the_first_route_that_matches_else_to_all(tmp_path: Path) -> None:
+    alerts = load_policy(write(tmp_path, ALERTS)).alerts
+    assert alerts.channels == (
+        Channel("mail", "smtp_payments", "info", 7),
+        Channel("night", "pagerduty_night", "critical", None),
+    )
+    asked = (("persistent://payments/a", "pay-1"), ("persistent://payments/test", "x"), ("other", "x"))
+    taken = [[name for name in ("mail", "night") if alerts.takes(name, *who)] for who in asked]
+    assert taken == [["mail", "night"], ["mail"], ["mail", "night"]]
+    assert [alerts.team(*who) for who in asked] == ["payments", None, None]
+    assert alerts.of_operations() == ("mail",)
+
+
+def test_a_policy_without_alerts_uses_the_two_usual_connections_if_they_exist() -> None:
+    alerts = load_policy().alerts
+    assert [(channel.name, channel.connection, channel.required) for channel in alerts.channels] == [
+        ("mail", "dispatch_audit_smtp", False),
+        ("webhook", "dispatch_audit_webhook", False),
+    ]
+    assert alerts.of_operations() == ("mail", "webhook")
+
+
+def test_mistakes_in_alerts_are_named_with_line_and_field(tmp_path: Path) -> None:
+    text = (
+        "version: 1\n"
+        "alerts:\n"
+        "  channels:\n"
+        "    Mail: {connection: a}\n"
+        "    file: {connection: a}\n"
+        "    hook: {conection: a, min_severity: bad}\n"
+        '    chat: {connection: "a b", digest_above: 0}\n'
+        "  routes:\n"
+        '    - {topics: "*", channels: [nobody]}\n'
+        "    - {topics: a, team: t}\n"
+        "  operations: []\n"
+        "  operation: red\n"
+    )
+    assert problems(tmp_path, text) == [
+        "audit-policy.yaml:12: alerts.operation: is unknown; the nearest known name is 'operations'",
+        "audit-policy.yaml:4: alerts.channels.Mail: must be lower-case letters, digits, - or _",
+        "audit-policy.yaml:5: alerts.channels.file: is the name of the files that are always written; choose another",
+        "audit-policy.yaml:6: alerts.channels.hook.conection: is unknown; the nearest known name is 'connection'",
+        "audit-policy.yaml:6: alerts.channels.hook.connection: is missing",
+        "audit-policy.yaml:6: alerts.channels.hook.min_severity: must be one of critical, major, minor, info, not 'bad'",
+        "audit-policy.yaml:7: alerts.channels.chat.connection: is no id of an Airflow connection",
+        "audit-policy.yaml:7: alerts.channels.chat.digest_above: must be a number from 1 or any, not '0'",
+        "audit-policy.yaml:9: alerts.routes[0].channels: 'nobody' is no channel; there are: Mail, file, hook, chat",
+        "audit-policy.yaml:10: alerts.routes[1].channels: is missing",
+        "audit-policy.yaml:10: alerts.routes[1].topics: is never reached: routes[0] matches before it",
+        "audit-policy.yaml:11: alerts.operations: must be a list of channels: Mail, file, hook, chat",
+    ]
+
+
+def test_channels_can_be_read_although_another_section_has_mistakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, f"{ALERTS}defaults: {{per_key_order: {{out_of_ordr: 1}}}}\n")
+    monkeypatch.setenv("DISPATCH_AUDIT_POLICY", str(path))
+    assert [channel.name for channel in current_alert_rules().channels] == ["mail", "night"]
+    write(tmp_path, ALERTS.replace("operations: [mail]", "operations: [nobody]"))
+    with pytest.raises(PolicyError, match=r"alerts\.operations: 'nobody' is no channel"):
+        current_alert_rules()

@@ -10,9 +10,11 @@ def every_dag() -> None:
     They belong to the file that is being parsed.
     """
     from dispatch_airflow.dags.dispatch_audit import dispatch_audit
+    from dispatch_airflow.dags.dispatch_audit_alerts import dispatch_audit_alerts
     from dispatch_airflow.dags.dispatch_audit_maintenance import dispatch_audit_maintenance
     from dispatch_airflow.dags.dispatch_what_if import dispatch_what_if
 
     dispatch_audit()
+    dispatch_audit_alerts()
     dispatch_audit_maintenance()
     dispatch_what_if()

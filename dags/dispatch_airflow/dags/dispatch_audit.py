@@ -22,9 +22,9 @@ from airflow.sdk import (
 )
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException
 
-from dispatch_airflow import deadline, notify, stages, steps
+from dispatch_airflow import deadline, failures, notify, stages, steps
 from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import DATA_DOCS, REPORT, with_links
 from dispatch_airflow.params import number, set_day, set_number, switch
@@ -51,7 +51,7 @@ rules and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with th
 | `validate` | Great Expectations judges; **fails when a subscription FAILs**, after publishing | `verdicts`, Data Docs |
 | `report` | a page per subscription: verdict, charts, findings; also when `validate` failed | `reports/<interval>` |
 | `publish` | logs the verdict of every subscription, also when `validate` failed | asset `dispatch_audit/verdict` |
-| `alert` | sends the alerts: to a file always, by e-mail and webhook if connections exist | `alerts/<interval>` |
+| `alert` | sends the alerts, and those that channels still wait for, to a file and by every channel | `alerts/<interval>` |
 | `find_stale` | lists the intervals whose history has changed since they were audited | XCom |
 | `recompute_stale` | replays them again, oldest first; in scheduled runs, in others by parameter | the same tables |
 | `judge_stale`, `alert_stale` | judges each of them again, and alerts on changes | the same places |
@@ -65,7 +65,7 @@ A run may be repeated at any time, in any order, also as a backfill beside the s
 interval and nothing else.
 
 **If `validate` failed**, promises were broken: read its log or the alert. **If any other task failed**, the run could not
-judge; its log says what is wrong, what was kept and what to do next.
+judge; its log says what is wrong, what was kept and what to do next, and the channels of alerts are told.
 """
 
 # Empty or unset: daily. "none": only when triggered.
@@ -253,6 +253,7 @@ def aggregate(chosen: dict[str, str], replayed: dict[str, Any], outlet_events: A
 @step(retries=0)
 def validate(chosen: dict[str, str], params: dict[str, Any], ti: Any) -> None:
     """Judge with Great Expectations; fail when a subscription FAILs."""
+    notify.announce(chosen, Home.of(chosen))
     verdicts = steps.validate(chosen, Home.of(chosen))
     # Pushed before the task may fail, because XCom has no return value of a failed task.
     ti.xcom_push(key="counts", value=steps.counts(verdicts))
@@ -307,6 +308,7 @@ def recompute_stale(stale: list[dict[str, str]], chosen: dict[str, str]) -> list
 )
 def judge_stale(stale: dict[str, str], params: dict[str, Any], outlet_events: Any) -> None:
     """Judge a recomputed interval again, and write its pages."""
+    notify.announce(stale, Home.of(stale))
     verdicts = steps.validate(stale, Home.of(stale))
     steps.report(stale, Home.of(stale))
     outlet_events[AUDITED].extra = steps.bounds(stale)
@@ -348,7 +350,7 @@ def red_if_broken(verdicts: list[dict[str, Any]], params: dict[str, Any]) -> Non
     """Fail the task, without another attempt, if a subscription FAILs and the run is to be red then."""
     reasons = steps.broken(verdicts)
     if reasons and params["fail_on_findings"]:
-        raise AirflowFailException(
+        raise failures.BrokenPromisesError(
             "\n".join(["the audit found broken promises; all results are kept", *reasons])
         )
 
@@ -379,6 +381,7 @@ def audit_dag(source: Source) -> DAG:
         default_args={
             "owner": "dispatch-audit",
             "retry_policy": RETRIES,
+            "on_failure_callback": failures.report_failure,
             "execution_timeout": timedelta(hours=TASK_HOURS),
         },
     ) as made:

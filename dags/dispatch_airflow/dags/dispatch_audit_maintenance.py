@@ -12,7 +12,7 @@ from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task, tas
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from dispatch_airflow import maintenance_steps
+from dispatch_airflow import failures, maintenance_steps
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
 from dispatch_airflow.retries import RETRIES
@@ -110,7 +110,11 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=1,
     params=PARAMS,
     tags=["pulsar", "dispatch", "maintenance"],
-    default_args={"owner": "dispatch-audit", "retry_policy": RETRIES},
+    default_args={
+        "owner": "dispatch-audit",
+        "retry_policy": RETRIES,
+        "on_failure_callback": failures.report_failure,
+    },
 )
 def dispatch_audit_maintenance() -> None:
     """Check, verify, remove, compact."""

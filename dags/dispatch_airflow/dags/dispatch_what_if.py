@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from airflow.sdk import Param, dag, task
 
-from dispatch_airflow import what_if_steps
+from dispatch_airflow import failures, what_if_steps
 from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import WHAT_IF, with_links
 from dispatch_airflow.params import MOMENT, number
@@ -153,7 +153,11 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=2,
     params=PARAMS,
     tags=["pulsar", "dispatch", "what-if"],
-    default_args={"owner": "dispatch-audit", "retry_policy": RETRIES},
+    default_args={
+        "owner": "dispatch-audit",
+        "retry_policy": RETRIES,
+        "on_failure_callback": failures.report_failure,
+    },
 )
 def dispatch_what_if() -> None:
     """Check the form, then compare."""

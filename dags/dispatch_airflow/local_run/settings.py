@@ -215,7 +215,11 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
         START_VARIABLE: os.environ.get(START_VARIABLE) or f"{datetime.now(UTC):%Y-%m-%d}",
         **{
             name: os.environ.get(name, "") if scheduled else "none"
-            for name in ("DISPATCH_AUDIT_SCHEDULE", "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE")
+            for name in (
+                "DISPATCH_AUDIT_SCHEDULE",
+                "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE",
+                "DISPATCH_AUDIT_ALERTS_SCHEDULE",
+            )
         },
         # When the DAG is switched on, its first run may be late at once. On SQLite, Airflow 3.3's scheduler may fail if a
         # deadline has passed already when its run is created.
