@@ -18,6 +18,7 @@ from typing import Final
 import yaml
 
 from dispatch_core.audit.assumptions import BEHAVIOURS
+from dispatch_core.audit.catalogue import INFO, SEVERITIES
 from dispatch_core.audit.limit_rules import LimitRule, LimitRules
 from dispatch_core.audit.limits import Limits as CoreLimits
 from dispatch_core.audit.limits import LimitsError

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dispatch_airflow.home import HOME_VARIABLE, Home
-from dispatch_airflow.sources import SOURCE_VARIABLE
 from dispatch_airflow.local_run import control
 from dispatch_airflow.local_run.settings import PORT_VARIABLE, Place
+from dispatch_airflow.sources import SOURCE_VARIABLE
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ DOC: Final = """
 | task | what it does |
 |---|---|
 | `list_sources` | lists the sources whose results the home has |
-| `deliver` | for each of them, sends what mail, webhooks and other channels were not sent yet, of any interval, oldest first |
+| `deliver` | sends what channels (mail, webhooks, ...) were not sent yet, of any interval, oldest first; for each source |
 
 A channel that failed is tried again after 1, 5 and 30 minutes, after 2 hours, and then every 6 hours. While nothing
 waits, this DAG reads one small table and ends. **`deliver` fails when somebody must act**: a channel is set up wrongly, or
