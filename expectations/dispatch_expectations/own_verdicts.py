@@ -19,7 +19,7 @@ from dispatch_expectations.verdict import NOT_CERTAIN
 
 @dataclass
 class CustomResult:
-    """What the user's expectations found of one dispatcher: sentences by what they decide, and the number of rows."""
+    """Findings of the user's expectations about a dispatcher: sentences by what they decide, and numbers of rows."""
 
     sentences: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     rows: Counter[str] = field(default_factory=Counter)

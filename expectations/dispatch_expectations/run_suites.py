@@ -1,6 +1,6 @@
 """Run Great Expectations over the counts and the result tables of an interval, and return what was unexpected.
 
-One checkpoint runs all suites and then its actions: Data Docs, and those that the user's file names. A suite judges a pandas
+One checkpoint runs all suites and writes Data Docs; then the actions that the user's file names run on its result. A suite judges a pandas
 batch. Those of the promises judge one row of counts per dispatcher, and only these decide the verdicts on the promises.
 Those of the result tables show the rows behind the counts (``row_suites``). The user's own expectations decide the promise
 ``custom``. The context is in memory and sends no data anywhere but by the user's actions.
@@ -9,6 +9,7 @@ Those of the result tables show the rows behind the counts (``row_suites``). The
 from __future__ import annotations
 
 import html
+import logging
 import os
 import socket
 import tempfile
@@ -32,7 +33,9 @@ from dispatch_expectations.suites import PROMISES
 if TYPE_CHECKING:
     import great_expectations as gx
     import pandas as pd
+    from great_expectations.checkpoint.checkpoint import CheckpointResult
 
+_LOG: Final = logging.getLogger("dispatch_audit.progress")
 #: Columns of a promise's batch besides its own.
 _IDENTITY: Final = [*SHOWN, "policy"]
 #: Begins the name of a suite of the user's own expectations; the name of their table follows.
@@ -81,7 +84,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class OwnOutcome:
-    """What became of one of the user's expectations.
+    """The outcome of one of the user's expectations.
 
     ``rows``: index of each row of its table that is unexpected; empty if it is about the table as a whole. ``error``: why it
     could not be evaluated, or "".
@@ -95,7 +98,7 @@ class OwnOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What the suites found unexpected in the counts, and what became of the user's expectations."""
+    """The unexpected rows of counts, and the outcomes of the user's expectations."""
 
     counts: list[Outcome]
     own: list[OwnOutcome]
@@ -116,7 +119,8 @@ def run_suites(
     expectations of ``own`` are about. Returns one outcome per unexpected row and expectation of the promises; a dispatcher
     without an outcome kept the promise.
 
-    Raises ``ExpectationError`` if an expectation of a promise could not be evaluated, or an action failed.
+    Raises ``ExpectationError`` if an expectation of a promise could not be evaluated. An action of ``own`` that fails is
+    logged as an error: a chat that does not answer changes no verdict.
     """
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
@@ -153,12 +157,13 @@ def run_suites(
             gx.Checkpoint(
                 name="interval",
                 validation_definitions=definitions,
-                actions=[DataDocs(name="data_docs"), *(own.actions if own else ())],
+                actions=[DataDocs(name="data_docs")],
                 result_format=_RESULT_FORMAT,  # type: ignore[arg-type]  # the type lacks the dict's documented keys
             )
         )
-        with _limited_waiting():
-            result = checkpoint.run(run_id=run)
+        result = checkpoint.run(run_id=run)
+    if own:
+        _run_actions(own, result, context)
     outcomes = Outcomes([], [])
     entries = {entry.name: entry for entry in own.expectations} if own else {}
     for validation in result.run_results.values():
@@ -171,6 +176,24 @@ def run_suites(
             elif error := _exception(expectation.exception_info):
                 raise ExpectationError(_not_evaluated(expectation, meta["table"], error))
     return outcomes
+
+
+def _run_actions(
+    own: OwnExpectations, result: CheckpointResult, context: gx.data_context.EphemeralDataContext
+) -> None:
+    """Run the user's actions as a checkpoint does, one after the other."""
+    from great_expectations.checkpoint.actions import ActionContext
+
+    for action in own.actions:
+        action._data_context = context
+        try:
+            with _limited_waiting():
+                action.run(checkpoint_result=result, action_context=ActionContext())
+        except Exception as error:  # noqa: BLE001 - whatever a server or a library does, the verdicts stand
+            # Without the error's text, which may have the address that was posted to.
+            _LOG.error(
+                "the action %s failed: %s; verdicts and pages stand", action.name, type(error).__name__
+            )
 
 
 @contextmanager

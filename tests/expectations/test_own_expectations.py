@@ -230,6 +230,32 @@ def hook() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
+def test_an_action_that_fails_is_logged_and_changes_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from great_expectations.checkpoint.actions import SlackNotificationAction
+
+    def fail(*_: object, **__: object) -> None:
+        raise TimeoutError("http://chat.example.org/secret does not answer")
+
+    monkeypatch.setattr(SlackNotificationAction, "run", fail)
+    monkeypatch.setenv("AUDIT_HOOK", "http://chat.example.org/secret")
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    actions = "actions:\n  - {type: slack, slack_webhook: '${AUDIT_HOOK}', notify_on: all}\n"
+    alike = [
+        {key: verdict.verdict for key, verdict in judged(tmp_path / name, path).items()}
+        for name, path in (
+            ("with", write(tmp_path / "with", WAITS, actions)),
+            ("without", write(tmp_path / "without", WAITS)),
+        )
+    ]
+    assert alike[0] == alike[1]
+    [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "the action slack failed: TimeoutError; verdicts and pages stand" in said
+    assert "secret" not in caplog.text
+
+
 def test_great_expectations_own_actions_run_once_per_interval(
     tmp_path: Path, hook: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,8 @@ def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: zipfil
 def test_what_the_code_reads_beside_itself_is_among_them() -> None:
     assert {name for name in packaged() if not name.endswith(".py")} == {
         "dispatch_core/broker/broker_conf_names.json", "dispatch_core/report/page.css",
-        "dispatch_core/report/page.js", "dispatch_expectations/audit-policy.yaml", "spark_jobs/log4j2.properties",
+        "dispatch_core/report/page.js", "dispatch_expectations/audit-policy.yaml", "dispatch_expectations/data_docs.css",
+        "spark_jobs/log4j2.properties",
     }  # fmt: skip
 
 
@@ -112,8 +113,8 @@ def modules_of(*extras: str) -> set[str]:
         ("dispatch_core", ("record",)),
         ("spark_jobs", ("spark",)),
         ("dispatch_expectations", ("spark",)),
-        # The task of lineage asks if the provider is there before it imports the client.
-        ("dispatch_airflow", ("airflow", "openlineage")),
+        # Channels and lineage ask if their providers are there before they import a client.
+        ("dispatch_airflow", ("airflow", "channels", "openlineage")),
     ],
 )
 def test_a_package_imports_only_what_its_extra_brings(package: str, extras: tuple[str, ...]) -> None:

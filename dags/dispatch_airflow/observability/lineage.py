@@ -42,6 +42,8 @@ TABLE_OF_PROMISE: Final[Mapping[str, str]] = {
     "conformance": "divergences",
     "balance": "balance",
     "input_quality": "quarantine",
+    # The user's own expectations are about several tables; this one stands for them.
+    "custom": "anomalies",
 }
 
 
