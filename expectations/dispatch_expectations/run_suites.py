@@ -1,9 +1,9 @@
 """Run Great Expectations over the counts and the result tables of an interval, and return what was unexpected.
 
-One checkpoint runs all suites and writes Data Docs; then the actions that the user's file names run on its result. A suite judges a pandas
-batch. Those of the promises judge one row of counts per dispatcher, and only these decide the verdicts on the promises.
-Those of the result tables show the rows behind the counts (``row_suites``). The user's own expectations decide the promise
-``custom``. The context is in memory and sends no data anywhere but by the user's actions.
+One checkpoint runs all suites and writes Data Docs; then the actions that the user's file names run on its result. A suite
+judges a pandas batch. Those of the promises judge one row of counts per dispatcher, and only these decide the verdicts on
+the promises. Those of the result tables show the rows behind the counts (``row_suites``). The user's own expectations decide
+the promise ``custom``. The context is in memory and sends no data anywhere but by the user's actions.
 """
 
 from __future__ import annotations
