@@ -128,6 +128,20 @@ def test_the_report_of_the_bad_day_names_the_key_that_went_backwards(pages: Page
     assert all(position in said for position in injected.positions)
 
 
+def test_the_cause_of_a_red_run_is_two_clicks_away(pages: Pages) -> None:
+    run, injected = backfilled(pages)[BAD]["dag_run_id"], pages.up.injected
+    tab = published(pages, AUDIT, run)
+    verdicts = tab.frame_locator("iframe[title='Verdicts']")
+    row = verdicts.locator("tr, li").filter(has_text=injected.topic).first
+    row.wait_for()
+    pages.picture("tab-of-the-bad-day")
+    assert "FAIL" in row.inner_text()
+    assert tab.get_by_role("link", name="validate", exact=True).count() == 1
+    row.get_by_role("link").first.click()
+    verdicts.get_by_text("went backwards").first.wait_for()
+    assert injected.key in verdicts.locator("body").inner_text()
+
+
 def test_nobody_reads_them_without_a_login(pages: Pages) -> None:
     anonymous = pages.page.context.browser.new_context()
     for path in (
