@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from dispatch_core.times import micros
 from dispatch_expectations.alert_ledger import TABLE as ALERTS_SENT
-from dispatch_expectations.frames import KEY
 from dispatch_expectations.metrics import IntervalState
 from dispatch_expectations.promise import ALL
 from dispatch_expectations.table_rows import aggregate, interval_dataset, read_batches, whole_dataset
@@ -72,7 +71,7 @@ def _findings(warehouse: Place, start: datetime) -> dict[tuple[str, bool], int]:
 
 def _alerts_sent(warehouse: Place, start: datetime) -> dict[str, int]:
     """Count the messages about the interval by channel: the notifications of one message have one time."""
-    message = [*KEY, "channel", "sent_at"]
+    message = ["channel", "sent_at"]
     of_interval = pc.field("interval_start") == pa.scalar(start, pa.timestamp("us", tz="UTC"))
     rows = aggregate(read_batches(whole_dataset(warehouse, ALERTS_SENT), message, of_interval), message)
     return dict(Counter(row["channel"] for row in rows))

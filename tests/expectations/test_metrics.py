@@ -58,8 +58,8 @@ def warehouse(tmp_path) -> Path:
 
 def test_the_state_of_the_newest_interval_is_read_from_the_tables(warehouse):
     notification = Notification("i", "out_of_order", "key k", DAY, 0, "new", "critical", "e")
-    record_sent(warehouse, "mail", WHO, [(notification, "k1"), (notification, "k2")])
-    record_sent(warehouse, "mail", WHO, [(notification, "k3")])
+    record_sent(warehouse, "mail", [(WHO, notification, "k1"), (WHO, notification, "k2")])
+    record_sent(warehouse, "mail", [(WHO, notification, "k3")])
     found = values(samples(newest_state(warehouse)))
     assert [found["verdicts", name] for name in ("PASS", "UNKNOWN", "FAIL")] == [1, 0, 1]
     assert found["findings", "out_of_order", "certain"] == 2
