@@ -50,6 +50,8 @@ SCRIPTS: Final = "scripts"
 #: A shared script is written again when it is older, so that its age says when a page last needed it.
 SCRIPT_AGE: Final = timedelta(days=1)
 
+#: Longest reason in the index, in characters; the page has all of it.
+_LONGEST_REASON: Final = 400
 #: Maximum number of pages of an interval; subscriptions that passed are left out first.
 LIMIT_VARIABLE: Final = "DISPATCH_AUDIT_MAX_REPORTS"
 DEFAULT_LIMIT: Final = 500
@@ -118,7 +120,12 @@ def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -
             name = file_name(*dispatcher)
             written[name] = _write(folder / name, _page(dispatcher, subject, span, overrides))
     lines = [
-        (dispatcher, _overall(verdicts[dispatcher]), file_name(*dispatcher) if place < limit else None)
+        _Line(
+            dispatcher,
+            _overall(verdicts[dispatcher]),
+            _reason(verdicts[dispatcher]),
+            file_name(*dispatcher) if place < limit else None,
+        )
         for place, dispatcher in enumerate(order)
     ]
     _write(folder / "index.html", _index(span, lines))
@@ -156,6 +163,13 @@ def _limit() -> int:
 
 def _overall(verdicts: Sequence[dict[str, Any]]) -> str:
     return next((row["verdict"] for row in verdicts if row["promise"] == "all"), "UNKNOWN")
+
+
+def _reason(verdicts: Sequence[dict[str, Any]]) -> str:
+    """Return why a subscription is not PASS; empty if it is."""
+    return next(
+        (row["reason"] for row in verdicts if row["promise"] == "all" and row["verdict"] != "PASS"), ""
+    )
 
 
 def _judged(warehouse: Place, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
@@ -308,22 +322,35 @@ def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: 
     return page(data, library=f"../{SCRIPTS}/{library_name()}")
 
 
-def _index(span: Interval, lines: Iterable[tuple[Dispatcher, str, str | None]]) -> str:
-    """Make the page that lists the interval's subscriptions, worst first, with links to their pages."""
-    rows = [
-        f"<tr><td>{html.escape(verdict)}</td><td>{_linked(topic, name)}</td><td>{_shown(subscription)}</td>"
-        f"<td>{_shown(cluster)}</td></tr>"
-        for (cluster, topic, subscription), verdict, name in lines
-    ]
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A subscription in the index. ``name``: of its page, if it has one."""
+
+    dispatcher: Dispatcher
+    verdict: str
+    reason: str
+    name: str | None
+
+
+def _index(span: Interval, lines: Iterable[_Line]) -> str:
+    """Make the page that lists the interval's subscriptions, worst first, with reasons and links to their pages."""
+    rows = []
+    for line in lines:
+        cluster, topic, subscription = line.dispatcher
+        cells = (_linked(topic, line.name), _shown(subscription), _shown(cluster), _sentence(line.reason))
+        verdict = html.escape(line.verdict)
+        rows.append(f'<tr><td class="{verdict}">{verdict}</td><td>{"</td><td>".join(cells)}</td></tr>')
     return "\n".join(
         [
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
             f"<title>Dispatch reports {span.name}</title>",
             "<style>body { font: 15px/1.6 system-ui, sans-serif; margin: 24px } td, th { text-align: left; "
-            "padding: 2px 18px 2px 0; overflow-wrap: anywhere }</style></head><body>",
+            "padding: 2px 18px 2px 0; overflow-wrap: anywhere; vertical-align: top } "
+            ".FAIL { color: #b01020; font-weight: 600 } .PASS { color: #0a6b2d } "
+            ".UNKNOWN { color: #8a5a00; font-weight: 600 }</style></head><body>",
             f"<h1>Dispatch reports, {span.name}</h1>",
-            "<table><tr><th>verdict</th><th>topic</th><th>subscription</th><th>cluster</th></tr>",
+            "<table><tr><th>verdict</th><th>topic</th><th>subscription</th><th>cluster</th><th>reason</th></tr>",
             *rows,
             "</table></body></html>\n",
         ]
@@ -332,6 +359,10 @@ def _index(span: Interval, lines: Iterable[tuple[Dispatcher, str, str | None]]) 
 
 def _linked(topic: str, name: str | None) -> str:
     return _shown(topic) if name is None else f'<a href="{name}">{_shown(topic)}</a>'
+
+
+def _sentence(text: str) -> str:
+    return html.escape(printable(text, _LONGEST_REASON))
 
 
 def _shown(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -105,6 +106,10 @@ def test_every_subscription_has_a_page_with_its_own_verdict_and_findings(home: P
 def test_the_index_lists_the_worst_first_and_hostile_names_as_text(home: Path) -> None:
     index = (pages_in(home / "reports") / "index.html").read_text("utf-8")
     assert index.index(">FAIL<") < index.index(">PASS<")
+    reasons = re.findall(r'class="FAIL">FAIL</td>.*?<td>([^<]*)</td></tr>', index)
+    assert reasons
+    assert all(reason.startswith("completeness: ") for reason in reasons)
+    assert re.findall(r'class="PASS">PASS</td>.*?<td>([^<]*)</td></tr>', index)[0] == ""
     for topic in (TOPIC, HOSTILE, QUIET):
         assert f'href="{file_name("standalone", topic, "audit")}"' in index
     assert "<script>" not in index
