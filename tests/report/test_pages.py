@@ -107,8 +107,8 @@ def test_the_index_lists_the_worst_first_and_hostile_names_as_text(home: Path) -
     index = (pages_in(home / "reports") / "index.html").read_text("utf-8")
     assert index.index(">FAIL<") < index.index(">PASS<")
     reasons = re.findall(r'class="FAIL">FAIL</td>.*?<td>([^<]*)</td></tr>', index)
-    assert reasons
-    assert all(reason.startswith("completeness: ") for reason in reasons)
+    assert any(reason.startswith("completeness: ") for reason in reasons)
+    assert all(reasons)
     assert re.findall(r'class="PASS">PASS</td>.*?<td>([^<]*)</td></tr>', index)[0] == ""
     for topic in (TOPIC, HOSTILE, QUIET):
         assert f'href="{file_name("standalone", topic, "audit")}"' in index
