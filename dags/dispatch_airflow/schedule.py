@@ -38,11 +38,17 @@ def last_interval(schedule: str, moment: datetime) -> tuple[datetime, datetime]:
     >>> start.isoformat(), end.isoformat()
     ('2026-11-21T00:00:00', '2026-11-22T00:00:00')
 
-    Raises ``ParameterError`` for a text that is no cron expression.
+    Raises ``ParameterError`` for a text that is no cron expression, and for a moment before its first interval.
     """
-    ticks = _ticks(schedule, moment + timedelta(microseconds=1))
-    end = ticks.get_prev(datetime)
-    return ticks.get_prev(datetime), end
+    try:
+        ticks = _ticks(schedule, moment + timedelta(microseconds=1))
+        end = ticks.get_prev(datetime)
+        return ticks.get_prev(datetime), end
+    except (OverflowError, ValueError) as error:  # croniter's own errors are ValueErrors
+        raise ParameterError(
+            f"no interval of the schedule {schedule!r} had ended at {moment.isoformat()} ({error}); nothing was done. "
+            "Give the data interval"
+        ) from None
 
 
 def _ticks(schedule: str, moment: datetime) -> croniter:

@@ -105,7 +105,8 @@ def namespace_of(url: str, settings_file: str | None, known: Iterable[Source]) -
             return source.namespace
     path = _plain(url).partition("://")[2] or _plain(url)
     words = re.sub(r"[^a-z0-9]+", "-", "-".join(path.split("/")[-2:]).lower()).strip("-")
-    digest = hashlib.sha256("\n".join((_plain(url), _plain(settings_file))).encode()).hexdigest()[:8]
+    named = "\n".join((_plain(url), _plain(settings_file)))
+    digest = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{AD_HOC}/" + "-".join(filter(None, (words[:_LONGEST_WORDS].strip("-"), digest)))
 
 

@@ -14,6 +14,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from dispatch_airflow import maintenance_steps, steps, what_if_steps
+from dispatch_airflow.home import Home
+from dispatch_airflow.sources import is_namespace
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.importers.topic_stats.documents import Document, snapshot_of
 from dispatch_core.recording.log_profile import Overrides
@@ -72,6 +74,16 @@ _ODD: Final = (
     *_TEXTS,
     *([], {}, [None], {"a": 1}, 1.5, 1 << 70, float("inf"), "1:", "-1:-1"),
 )
+#: Bounds of data intervals, also such as no schedule makes.
+_MOMENTS: Final = (
+    "2026-11-21T00:00:00+00:00",
+    "2026-11-22T00:00:00+00:00",
+    "2026-11-21T02:00:00+02:00",
+    "2026-11-21T10:17:23.456789+00:00",
+    "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59+00:00",
+    "2026-11-21T00:00:00",
+)
 
 
 def _text(rng: Random) -> str:
@@ -97,21 +109,22 @@ def _taken(read: Callable[[], T]) -> T | None:
 
 
 def backfill(rng: Random) -> Made:
-    """Make a form of a backfill: the interval, the source, the file of settings."""
+    """Make a run: its data interval, and a form with the source and the file of settings."""
     form = {
-        "interval_start": _moment(rng),
-        "interval_end": _moment(rng),
         "source": _text(rng),
         "settings_file": "" if rng.random() < 0.6 else _text(rng),
     }
-    days = [None if rng.random() < 0.5 else datetime.fromisoformat(_TEXTS[2]) for _ in range(2)]
+    start, end = (
+        None if rng.random() < 0.3 else datetime.fromisoformat(rng.choice(_MOMENTS)) for _ in range(2)
+    )
 
     def check() -> int:
-        chosen = _taken(lambda: steps.choose_interval(form, (days[0], days[1])))
+        chosen = _taken(lambda: steps.choose_interval(form, (start, end), Home("/home-of-the-audit")))
         if chosen is None:
             return 1
-        start, end = (datetime.fromisoformat(chosen[name]) for name in ("interval_start", "interval_end"))
-        assert start < end
+        bounds = [datetime.fromisoformat(chosen[name]) for name in ("interval_start", "interval_end")]
+        assert bounds[0] < bounds[1]
+        assert not chosen["namespace"] or is_namespace(chosen["namespace"])
         assert chosen["source"] == form["source"].strip()
         return 1
 
@@ -122,6 +135,7 @@ def what_if(rng: Random) -> Made:
     """Make a form of a what-if; each typed text must stay one argument of the started process."""
     form = {
         "interval_start": _moment(rng),
+        "namespace": None if rng.random() < 0.5 else _text(rng),
         "topics": _text(rng) if rng.random() < 0.5 else "*",
         "subscriptions": _text(rng) if rng.random() < 0.5 else "*",
         "rules": [_text(rng) for _ in range(rng.randrange(3))],
@@ -135,6 +149,7 @@ def what_if(rng: Random) -> Made:
         if checked is None:
             return 1
         json.dumps(checked)
+        assert not checked["namespace"] or is_namespace(checked["namespace"])
         arguments = checked["arguments"]
         assert arguments[0] == "--interval-start"
         assert arguments[2] == "--seeds"
