@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak clean
+.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -79,6 +79,9 @@ fuzz: setup ## Feed a million hostile files to every reader; half an hour and mo
 
 orders: setup ## Test that running intervals in every order, late and again gives the same tables; ten minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)
+
+month: setup ## Test that a simulated month of hourly runs leaves no files but what retention says; some minutes
+	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/maintenance/test_month.py $(ARGS)
 
 extreme: setup ## Measure audits of legal logs of extreme forms against ordinary logs; ten minutes (ARGS='subs=2000 garbage')
 	@$(WITH_ENV) exec python -m tests.extreme $(ARGS)

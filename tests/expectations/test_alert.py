@@ -31,6 +31,9 @@ from dispatch_expectations.verdict import NOT_CERTAIN
 from spark_jobs.location import Location
 from spark_jobs.replay.as_of import INTERVAL_END, LAST_LINE
 from tests.expectations.make import DAY, NEXT_DAY, TOPIC, Day
+from tests.expectations.remembered import remembered  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("remembered")
 
 FORGED = "t\r\nBcc: all@example.org"
 FIRST = DAY - timedelta(days=1)
