@@ -1,6 +1,7 @@
 """Run Great Expectations once for each distinct frame of counts: for tests about what follows from its outcomes.
 
-Its outcomes depend on the counts and the policy alone; the pages, which these tests do not look at, are those of the first run.
+Its outcomes depend on the counts and the policy alone. The pages, which these tests do not look at, are those of the first
+run.
 """
 
 from __future__ import annotations
