@@ -41,6 +41,8 @@ _TAKEN: Final = frozenset(("alerts", "maintenance"))
 _FIELDS: Final = frozenset(("source", "connection", "settings_file", "follow_links"))
 _NAMESPACE: Final = re.compile(rf"({CONFIGURED}|{AD_HOC})/[a-z0-9][a-z0-9_-]{{0,60}}")
 _LONGEST_WORDS: Final = 40
+#: Airflow shows it in place of the number of a task that is mapped over namespaces.
+MAP_INDEX_TEMPLATE: Final = "{{ task.op_kwargs['namespace'] or 'the scheduled source' }}"
 
 
 @dataclass(frozen=True, slots=True)

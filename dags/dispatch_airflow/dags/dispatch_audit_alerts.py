@@ -13,7 +13,7 @@ from dispatch_airflow import notify
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
 from dispatch_airflow.retries import RETRIES
-from dispatch_airflow.sources import namespaces
+from dispatch_airflow.sources import MAP_INDEX_TEMPLATE, namespaces
 
 DOC: Final = """
 ### Alerts that wait
@@ -79,7 +79,7 @@ def dispatch_audit_alerts() -> None:
     @step(
         retries=0,
         execution_timeout=timedelta(hours=1),
-        map_index_template="{{ task.op_kwargs['namespace'] or 'the scheduled source' }}",
+        map_index_template=MAP_INDEX_TEMPLATE,
     )
     def deliver(namespace: str, params: dict[str, Any]) -> dict[str, Any]:
         home = Home.current().within(namespace)

@@ -16,7 +16,7 @@ from dispatch_airflow import failures, maintenance_steps
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
 from dispatch_airflow.retries import RETRIES
-from dispatch_airflow.sources import namespaces
+from dispatch_airflow.sources import MAP_INDEX_TEMPLATE, namespaces
 
 DOC: Final = """
 ### Maintenance
@@ -93,8 +93,6 @@ PARAMS: Final = {
 }
 
 
-#: Shown in place of the number of a mapped task.
-NAME: Final = "{{ task.op_kwargs['namespace'] or 'the scheduled source' }}"
 #: A summary is one XCom, not one per key.
 step = partial(task, multiple_outputs=False)
 
@@ -127,7 +125,7 @@ def dispatch_audit_maintenance() -> None:
     def list_sources() -> list[str]:
         return namespaces(Home.current())
 
-    @step(retries=0, map_index_template=NAME)
+    @step(retries=0, map_index_template=MAP_INDEX_TEMPLATE)
     def verify(namespace: str, params: dict[str, Any]) -> dict[str, Any]:
         if not params["verify_checksums"]:
             raise AirflowSkipException("the parameter verify_checksums is off")
@@ -137,12 +135,12 @@ def dispatch_audit_maintenance() -> None:
         retries=1,
         retry_delay=timedelta(seconds=30),
         trigger_rule=TriggerRule.NONE_FAILED,
-        map_index_template=NAME,
+        map_index_template=MAP_INDEX_TEMPLATE,
     )
     def retain(namespace: str, kept: dict[str, int | None], params: dict[str, Any]) -> dict[str, Any]:
         return maintenance_steps.retain(kept, Home.current().within(namespace), dry_run=params["dry_run"])
 
-    @step(retries=1, retry_delay=timedelta(seconds=30), map_index_template=NAME)
+    @step(retries=1, retry_delay=timedelta(seconds=30), map_index_template=MAP_INDEX_TEMPLATE)
     def compact(namespace: str, params: dict[str, Any]) -> dict[str, Any]:
         return maintenance_steps.compact(Home.current().within(namespace), dry_run=params["dry_run"])
 
