@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from airflow.sdk import (
@@ -25,10 +24,10 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowSkipException
 
 from dispatch_airflow import deadline, failures, notify, stages, steps
+from dispatch_airflow.dags.shared import DEFAULT_ARGS, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import DATA_DOCS, REPORT, with_links
 from dispatch_airflow.params import number, set_day, set_number, switch
-from dispatch_airflow.retries import RETRIES
 from dispatch_airflow.schedule import DAILY
 from dispatch_airflow.sources import Source, configured
 
@@ -162,9 +161,6 @@ VERDICT_OF_INTERVAL: Final = Asset(
     uri="dispatch-audit://verdict-of-interval",
     group="dispatch_audit",
 )
-
-#: A summary is one XCom, not one per key.
-step = partial(task, multiple_outputs=False)
 
 
 def spark_task(**more: Any) -> Any:
@@ -378,12 +374,7 @@ def audit_dag(source: Source) -> DAG:
         ),
         params=params_of(source),
         tags=["pulsar", "dispatch", "audit"],
-        default_args={
-            "owner": "dispatch-audit",
-            "retry_policy": RETRIES,
-            "on_failure_callback": failures.report_failure,
-            "execution_timeout": timedelta(hours=TASK_HOURS),
-        },
+        default_args=DEFAULT_ARGS | {"execution_timeout": timedelta(hours=TASK_HOURS)},
     ) as made:
         chosen = choose_interval()
         pulled = pull(chosen)

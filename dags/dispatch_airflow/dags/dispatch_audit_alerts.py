@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
-from airflow.sdk import CronTriggerTimetable, Param, dag, task
+from airflow.sdk import CronTriggerTimetable, Param, dag
 
 from dispatch_airflow import notify
+from dispatch_airflow.dags.shared import RETRIES, list_sources, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
-from dispatch_airflow.retries import RETRIES
-from dispatch_airflow.sources import MAP_INDEX_TEMPLATE, namespaces
+from dispatch_airflow.sources import MAP_INDEX_TEMPLATE
 
 DOC: Final = """
 ### Alerts that wait
@@ -49,9 +48,6 @@ PARAMS: Final = {
     ),
 }
 
-#: A summary is one XCom, not one per key.
-step = partial(task, multiple_outputs=False)
-
 
 @dag(
     dag_id="dispatch_audit_alerts",
@@ -71,10 +67,6 @@ step = partial(task, multiple_outputs=False)
 )
 def dispatch_audit_alerts() -> None:
     """Send what waits."""
-
-    @step(retries=1, retry_delay=timedelta(seconds=30))
-    def list_sources() -> list[str]:
-        return namespaces(Home.current())
 
     @step(
         retries=0,

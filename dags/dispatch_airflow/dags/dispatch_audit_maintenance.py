@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task, task_group
+from airflow.sdk import CronTriggerTimetable, Param, TriggerRule, dag, task_group
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from dispatch_airflow import failures, maintenance_steps
+from dispatch_airflow import maintenance_steps
+from dispatch_airflow.dags.shared import DEFAULT_ARGS, list_sources, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
-from dispatch_airflow.retries import RETRIES
-from dispatch_airflow.sources import MAP_INDEX_TEMPLATE, namespaces
+from dispatch_airflow.sources import MAP_INDEX_TEMPLATE
 
 DOC: Final = """
 ### Maintenance
@@ -93,10 +92,6 @@ PARAMS: Final = {
 }
 
 
-#: A summary is one XCom, not one per key.
-step = partial(task, multiple_outputs=False)
-
-
 @dag(
     dag_id="dispatch_audit_maintenance",
     dag_display_name="Dispatch audit: maintenance",
@@ -108,11 +103,7 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=1,
     params=PARAMS,
     tags=["pulsar", "dispatch", "maintenance"],
-    default_args={
-        "owner": "dispatch-audit",
-        "retry_policy": RETRIES,
-        "on_failure_callback": failures.report_failure,
-    },
+    default_args=DEFAULT_ARGS,
 )
 def dispatch_audit_maintenance() -> None:
     """Check, verify, remove, compact."""
@@ -120,10 +111,6 @@ def dispatch_audit_maintenance() -> None:
     @step(retries=0)
     def check(params: dict[str, Any]) -> dict[str, int | None]:
         return maintenance_steps.kept_days(params)
-
-    @step(retries=1, retry_delay=timedelta(seconds=30))
-    def list_sources() -> list[str]:
-        return namespaces(Home.current())
 
     @step(retries=0, map_index_template=MAP_INDEX_TEMPLATE)
     def verify(namespace: str, params: dict[str, Any]) -> dict[str, Any]:

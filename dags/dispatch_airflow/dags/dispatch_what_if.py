@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import Any, Final
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, dag
 
-from dispatch_airflow import failures, what_if_steps
+from dispatch_airflow import what_if_steps
+from dispatch_airflow.dags.shared import DEFAULT_ARGS, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import WHAT_IF, with_links
 from dispatch_airflow.params import MOMENT, number
-from dispatch_airflow.retries import RETRIES
 
 DOC: Final = """
 ### What if the broker had other rules?
@@ -139,10 +138,6 @@ PARAMS: Final = {
 }
 
 
-#: A summary is one XCom, not one per key.
-step = partial(task, multiple_outputs=False)
-
-
 @dag(
     dag_id="dispatch_what_if",
     dag_display_name="Dispatch what-if",
@@ -153,11 +148,7 @@ step = partial(task, multiple_outputs=False)
     max_active_runs=2,
     params=PARAMS,
     tags=["pulsar", "dispatch", "what-if"],
-    default_args={
-        "owner": "dispatch-audit",
-        "retry_policy": RETRIES,
-        "on_failure_callback": failures.report_failure,
-    },
+    default_args=DEFAULT_ARGS,
 )
 def dispatch_what_if() -> None:
     """Check the form, then compare."""
