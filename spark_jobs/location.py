@@ -226,13 +226,15 @@ class Location:
 
     def delete_folder(self) -> None:
         """Remove everything below it, if there is something."""
-        filesystem, path = self._opened()
+        filesystem, _ = self._opened()
         if self.local is not None:
             shutil.rmtree(self.local, ignore_errors=True)
             return
-        with suppress(FileNotFoundError):
-            filesystem.delete_dir_contents(path, missing_dir_ok=True)
-            filesystem.delete_dir(path)
+        # Some stores refuse to delete a folder that has something in it, so the innermost go first.
+        inner = [found.location for found in self._found(recursive=True, kind=fs.FileType.Directory)]
+        for folder in sorted((*inner, self), key=lambda folder: folder.url.count("/"), reverse=True):
+            with suppress(FileNotFoundError):
+                filesystem.delete_dir(folder._opened()[1])
 
     # ---- may it be used ----
 

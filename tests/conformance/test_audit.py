@@ -1,8 +1,8 @@
 """The audit over all recordings beside the repository: the counts of the contracts, and a second opinion on each.
 
-The expected counts are those of the recordings under the definitions (in-order AUTO_SPLIT, without ``large-300000-*``): a
-difference is a finding about the audit or about the recordings. Level E against the trace, and entries that stay open at the
-end, are checked on every third recording (``sample``).
+The expected counts are those of all recordings under the definitions (in-order AUTO_SPLIT, without ``large-300000-*``): a
+difference is a finding about the audit or about the recordings. ``make conformance`` takes every third recording, and the
+kinds of findings that none of them may have; ``make conformance-all`` takes all, and counts.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ pytestmark = [
 VERSIONS = ("4.2.4", "4.0.0", "4.0.0-preview.1")
 #: The checker compares each delivery with every earlier one of the key, which takes minutes on these.
 TOO_LARGE = ("large-300000-ch", "large-300000-classic-ch")
+#: In 4.0.0 a consumer that joins again under its name can overtake the rest of a batch.
+SAME_NAME = ("designed-same-name-batches-ch", "designed-same-name-batches-range")
+#: Release and rule → recordings, those with ``out_of_order``, those with ``split_key``.
+ORDER = {
+    "4.2.4": {"own": (52, 0, 0), "classic": (56, 14, 18)},
+    "4.0.0": {"own": (43, 2, 0), "classic": (45, 11, 14)},
+    "4.0.0-preview.1": {"own": (63, 3, 10)},
+}
 
 
 @functools.cache
@@ -122,19 +130,19 @@ def test_recordings_say_what_the_contracts_state(version: str) -> None:
     refuted: list[str] = []
     wrong: list[str] = []
     named: dict[tuple[str, str], list[str]] = {}
-    folders = [folder for folder in names(version) if folder.name not in TOO_LARGE]
     # Brute force takes minutes on the large ones.
-    closely = set(some((folder for folder in folders if WHOLE or not folder.name.startswith("large-")), 3))
-    for folder in folders:
+    left_out = TOO_LARGE if WHOLE else "large-"
+    chosen = some((folder for folder in names(version) if not folder.name.startswith(left_out)), 3)
+    for folder in chosen:
         log = read(folder)
         audit = audited(log)
         if findings(audit) != second_opinion(folder):
             disagreements.append(folder.name)
-        for minimal in (False, True) if folder in closely else ():
+        for minimal in (False, True):
             refuted += [
                 f"{folder.name}: {what}" for what in refuted_by_the_trace(log, audit, minimal=minimal)
             ]
-        wrong += wrong_at_the_end(folder, log) if folder in closely else []
+        wrong += wrong_at_the_end(folder, log)
         if in_order_auto_split(log):
             which = rule(log)[1]
             recordings[which] += 1
@@ -148,18 +156,19 @@ def test_recordings_say_what_the_contracts_state(version: str) -> None:
         which: (recordings[which], having[which, "out_of_order"], having[which, "split_key"])
         for which in recordings
     }
-    assert (
-        order
-        == {
-            "4.2.4": {"own": (52, 0, 0), "classic": (56, 14, 18)},
-            "4.0.0": {"own": (43, 2, 0), "classic": (45, 11, 14)},
-            "4.0.0-preview.1": {"own": (63, 3, 10)},
-        }[version]
-    )
+    if WHOLE:
+        assert order == ORDER[version]
+    else:
+        most = ORDER[version]
+        assert order.keys() == most.keys()
+        assert not [
+            (which, order[which])
+            for which in order
+            if any(count > limit for count, limit in zip(order[which], most[which], strict=True))
+        ]
     if version == "4.0.0":
-        assert named["own", "out_of_order"] == [
-            "designed-same-name-batches-ch",
-            "designed-same-name-batches-range",
+        assert named.get(("own", "out_of_order"), []) == [
+            folder.name for folder in chosen if folder.name in SAME_NAME
         ]
 
 

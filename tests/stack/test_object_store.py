@@ -74,6 +74,15 @@ def place(store: ObjectStore, request: pytest.FixtureRequest) -> Location:
     return Location.of(f"s3://lake/{request.node.name}")
 
 
+def test_a_folder_with_more_objects_than_one_request_lists_is_removed(place: Location) -> None:
+    names = [f"{letter}/inner/{number}" for letter in "abc" for number in range(400)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda name: (place / name).write_text(name), names))
+    assert len(list(place.files())) == len(names)
+    place.delete_folder()
+    assert not place.exists()
+
+
 def rows_of(warehouse: str | Path | Location) -> dict[str, Counter[str]]:
     return {name: Counter(map(repr, read_table(warehouse, name).to_pylist())) for name in TABLES}
 
