@@ -1,7 +1,11 @@
-"""A dispatcher trace batch by batch out of Parquet files, or as one batch: the same tables, row for row."""
+"""A dispatcher trace batch by batch out of Parquet files, or as one batch: the same tables, row for row.
+
+``make conformance-all`` takes every recording with every size of batches.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +36,7 @@ from tests.dispatch_core.replay.test_log_files import (
     second_incarnation,
     written,
 )
+from tests.sample import some
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 SAMPLES = sorted(str(path.parent.relative_to(DATA)) for path in DATA.glob("*/*/*/trace.jsonl*"))
@@ -67,8 +72,7 @@ def compare(
             assert in_batches[table] == whole[table].to_pylist(), table
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("rows", SIZES)
+@pytest.mark.parametrize(("name", "rows"), some(itertools.product(SAMPLES, SIZES), 3))
 def test_batches_give_what_the_whole_trace_gives(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +122,7 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", some(SAMPLES, 2))
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
