@@ -124,7 +124,9 @@ def deliver_due(home: Home, *, at_once: bool = False, now: datetime | None = Non
     if not outbox_of(home).entries():
         progress.info("alerts: nothing waits to be sent")
         return {}
-    return deliver(home, now or datetime.now(UTC), at_once=at_once).conclude()
+    delivery = deliver(home, now or datetime.now(UTC), at_once=at_once)
+    metrics.write_file(home)
+    return delivery.conclude()
 
 
 def discard(home: Home, channel: str) -> None:
@@ -135,6 +137,7 @@ def discard(home: Home, channel: str) -> None:
         progress.warning("alerts: discarded for %s: %s %s", channel, entry.kind, entry.subject or entry.key)
     outbox.remove(entries)
     outbox.note(channel, None)
+    metrics.write_file(home)
     progress.warning("alerts: %d intervals or messages for %s were discarded", len(entries), channel)
 
 
