@@ -144,11 +144,6 @@ def process(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0])
 
 
-def boot_id() -> str:
-    """Return the id of this boot of the machine: process ids are unique only within one boot."""
-    return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
 def end_all(pick: Callable[[], Iterable[Process]], *, grace_s: float) -> list[Process]:
     """End the processes that ``pick`` returns until it returns none: first with SIGTERM, after ``grace_s`` with SIGKILL.
 

@@ -145,11 +145,10 @@ class Outbox:
 
     def entries(self) -> list[Entry]:
         """Read all entries in the order in which they are sent."""
-        rows = self._entries.read().to_pylist()
-        return sorted((Entry(**row) for row in rows), key=lambda entry: entry.order)
+        return _in_order(Entry(**row) for row in self._entries.read().to_pylist())
 
-    def put(self, entries: Iterable[Entry]) -> None:
-        """Add the entries that are not there yet; one that is there keeps its time, and gets the newer run."""
+    def put(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Add the entries that are not there yet; return all. One that is there keeps its time, and gets the newer run."""
         added = {entry.identity: entry for entry in entries}
 
         def change(known: dict[tuple[str, str, str], Entry]) -> None:
@@ -157,10 +156,10 @@ class Outbox:
                 since = known[identity].since if identity in known else entry.since
                 known[identity] = replace(entry, since=since)
 
-        self._change(change)
+        return self._change(change)
 
-    def fan_out(self, entry: Entry, channels: Collection[str], now: datetime) -> None:
-        """Let the channels wait for an announced interval, in one commit."""
+    def fan_out(self, entry: Entry, channels: Collection[str], now: datetime) -> list[Entry]:
+        """Let the channels wait for an announced interval, in one commit; return all entries."""
 
         def change(known: dict[tuple[str, str, str], Entry]) -> None:
             known.pop(entry.identity, None)
@@ -168,7 +167,7 @@ class Outbox:
                 of_channel = replace(entry, channel=channel, since=now)
                 known.setdefault(of_channel.identity, of_channel)
 
-        self._change(change)
+        return self._change(change)
 
     def remove(self, entries: Iterable[Entry]) -> None:
         """Take out entries of which everything was sent."""
@@ -193,8 +192,12 @@ class Outbox:
         if outage is not None or self._outages.exists():
             self._outages.update(change)
 
-    def _change(self, change: Callable[[dict[tuple[str, str, str], Entry]], object]) -> None:
+    def _change(self, change: Callable[[dict[tuple[str, str, str], Entry]], object]) -> list[Entry]:
+        """Change the entries; return all of them as they are then, in the order in which they are sent."""
+        after: dict[tuple[str, str, str], Entry] = {}
+
         def changed(rows: pa.Table) -> pa.Table | None:
+            nonlocal after
             before = {entry.identity: entry for entry in (Entry(**row) for row in rows.to_pylist())}
             after = dict(before)
             change(after)
@@ -203,3 +206,8 @@ class Outbox:
             return pa.Table.from_pylist([asdict(entry) for entry in after.values()], schema=_ENTRIES)
 
         self._entries.update(changed)
+        return _in_order(after.values())
+
+
+def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: entry.order)

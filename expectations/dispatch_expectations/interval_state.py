@@ -13,17 +13,22 @@ import pyarrow.compute as pc
 
 from dispatch_core.times import micros
 from dispatch_expectations.alert_ledger import TABLE as ALERTS_SENT
+from dispatch_expectations.alert_outbox import Outbox
 from dispatch_expectations.metrics import IntervalState
 from dispatch_expectations.promise import ALL
 from dispatch_expectations.table_rows import aggregate, interval_dataset, read_batches, whole_dataset
 from dispatch_expectations.validate import read_verdicts
 from spark_jobs.intervals import interval
+from spark_jobs.location import Location
 from spark_jobs.warehouse.delta_tables import Place, committed_at, rows_of_files
 from spark_jobs.warehouse.run_ledger import Ledger
 
 
-def newest_state(warehouse: Place) -> IntervalState | None:
-    """Read the state of the latest interval that has verdicts; None if none has."""
+def newest_state(warehouse: Place, outbox: Location | None = None) -> IntervalState | None:
+    """Read the state of the latest interval that has verdicts; None if none has.
+
+    ``outbox``: place of the home's outbox; without it, ``alerts_waiting`` is empty.
+    """
     judged_at = committed_at(warehouse, "verdicts")
     if not judged_at:
         return None
@@ -40,6 +45,7 @@ def newest_state(warehouse: Place) -> IntervalState | None:
     stages = {
         stage: ledger.newest(stage).get(micros(start), {}) for stage in ("ingest", "replay", "aggregates")
     }
+    alerts_sent = _alerts_sent(warehouse, start)
     return IntervalState(
         start=span.start,
         end=span.end,
@@ -54,8 +60,8 @@ def newest_state(warehouse: Place) -> IntervalState | None:
         stage_seconds={
             stage: summary["seconds"] for stage, summary in stages.items() if "seconds" in summary
         },
-        alerts_sent=_alerts_sent(warehouse, start),
-        alerts_waiting={},  # no table has them; what sends alerts tells Airflow's metrics
+        alerts_sent=alerts_sent,
+        alerts_waiting={} if outbox is None else dict.fromkeys(alerts_sent, 0) | _alerts_waiting(outbox),
     )
 
 
@@ -75,3 +81,8 @@ def _alerts_sent(warehouse: Place, start: datetime) -> dict[str, int]:
     of_interval = pc.field("interval_start") == pa.scalar(start, pa.timestamp("us", tz="UTC"))
     rows = aggregate(read_batches(whole_dataset(warehouse, ALERTS_SENT), message, of_interval), message)
     return dict(Counter(row["channel"] for row in rows))
+
+
+def _alerts_waiting(outbox: Location) -> dict[str, int]:
+    """Count what waits in the outbox by channel."""
+    return dict(Counter(entry.channel for entry in Outbox(outbox).entries() if not entry.announced))

@@ -65,7 +65,7 @@ ALERTS_SENT: Final = Metric(
     "counter",
 )
 ALERTS_WAITING: Final = Metric(
-    "alerts_waiting", "messages", "Alerts of the interval that a channel has not accepted yet", ("channel",)
+    "alerts_waiting", "messages", "Intervals and messages that a channel has not accepted yet", ("channel",)
 )
 INTERVAL_START: Final = Metric(
     "interval_start_timestamp_seconds", "seconds since 1970", "Start of the interval", only_in_file=True
@@ -114,7 +114,8 @@ class IntervalState:
     """The results of one judged interval, as far as metrics show them.
 
     ``verdicts``: overall verdict by dispatcher. ``findings``: number by kind and whether they are certain. ``messages``:
-    entries that were stored. ``stage_seconds``: by stage. ``alerts_sent``, ``alerts_waiting``: messages by channel.
+    entries that were stored. ``stage_seconds``: by stage. ``alerts_sent``: messages by channel. ``alerts_waiting``: what
+    waits in the outbox by channel, of any interval.
     """
 
     start: datetime

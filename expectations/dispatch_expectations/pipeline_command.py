@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         from dispatch_expectations.prometheus_file import write_newest
 
         try:
-            write_newest(args.prometheus_file, home / "warehouse")
+            write_newest(args.prometheus_file, home / "warehouse", home / "outbox")
         except DispatchAuditError as error:
             complain(f"error: {error}")
             return 2

@@ -9,6 +9,7 @@ from typing import Final
 from dispatch_core.errors import DispatchAuditError
 from dispatch_expectations.interval_state import newest_state
 from dispatch_expectations.metrics import Sample, samples
+from spark_jobs.location import Location
 from spark_jobs.warehouse.delta_tables import Place
 
 #: The collector leaves out files with another ending.
@@ -19,17 +20,18 @@ class PrometheusFileError(DispatchAuditError):
     """The file cannot be written."""
 
 
-def write_newest(path: str, warehouse: Place, source: str = "") -> None:
+def write_newest(path: str, warehouse: Place, outbox: Location, source: str = "") -> None:
     """Write the newest judged interval's metrics; a reader sees the earlier file or the new one. Without one, do nothing.
 
-    ``source``: value of a label of this name, which all metrics get unless it is empty.
+    ``outbox``: place of the home's outbox, which need not exist. ``source``: value of a label of this name, which all
+    metrics get unless it is empty.
     Raises ``PrometheusFileError``; then the earlier file stays.
     """
     if not path.endswith(_ENDING):
         raise PrometheusFileError(
             f"{path}: the file of metrics must end in {_ENDING}, or node_exporter does not read it; nothing was written"
         )
-    state = newest_state(warehouse)
+    state = newest_state(warehouse, outbox)
     if state is not None:
         write_samples(Path(path), samples(state), source)
 

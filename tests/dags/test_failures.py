@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_airflow import failures, notify
+from dispatch_airflow import failures, outbox_delivery
 from dispatch_airflow.home import Home
 from dispatch_expectations.alert_outbox import Outbox
 from tests.dags.test_notify import _Posts, _webhook_connection, http_endpoint
@@ -85,7 +85,7 @@ def test_a_failure_while_the_channel_is_down_is_sent_when_it_is_back(posts, tmp_
     failures.report_failure(context(error=RuntimeError("a")))
     assert [entry.kind for entry in Outbox(Home(tmp_path).outbox).entries()] == ["notice"]
     posts.status = 200
-    assert notify.deliver_due(Home(tmp_path), at_once=True) == {"file": 0, "webhook": 1}
+    assert outbox_delivery.deliver_due(Home(tmp_path), at_once=True) == {"file": 0, "webhook": 1}
     assert len(subjects(posts)) == 2
 
 

@@ -15,11 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from dispatch_airflow import notify, outbox_delivery
 from dispatch_airflow.home import Home
 from dispatch_airflow.observability import metrics
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_expectations.validate import validate_interval
 from tests.checkout import PYTHONPATH
+from tests.dags.test_notify import _Posts, _webhook_connection, http_endpoint
 from tests.expectations.make import DAY, NEXT_DAY, Day
 
 CHOSEN = {"interval_start": DAY.isoformat(), "interval_end": NEXT_DAY.isoformat()}
@@ -186,11 +188,31 @@ def test_the_file_is_written_with_the_verdict_and_a_failure_fails_nothing(
     assert "no such folder/audit.prom: the metrics could not be written" in record.getMessage()
 
 
+@pytest.mark.airflow
+def test_the_file_has_what_waits_until_it_is_sent_or_discarded(monkeypatch, tmp_path, home):
+    file, copy = tmp_path / "audit.prom", Home(tmp_path / "home")
+    shutil.copytree(home.root, copy.root)
+    monkeypatch.setenv(metrics.PROMETHEUS_FILE_VARIABLE, str(file))
+    posts = _Posts(status=503)
+    with http_endpoint(posts) as port:
+        _webhook_connection(monkeypatch, port)
+        notify.alert(CHOSEN, copy)
+        assert 'dispatch_audit_alerts_waiting{channel="webhook"} 1.0' in file.read_text()
+        assert 'dispatch_audit_alerts_waiting{channel="file"} 0.0' in file.read_text()
+        outbox_delivery.discard(copy, "webhook")
+        assert '_waiting{channel="webhook"}' not in file.read_text()
+        notify.alert(CHOSEN, copy)
+        posts.status = 200
+        outbox_delivery.deliver_due(copy, at_once=True)
+        assert 'dispatch_audit_alerts_waiting{channel="webhook"} 0.0' in file.read_text()
+
+
 #: Sends as a task does, with the backend of the environment.
 _SEND = """
 import json, sys
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
+from dispatch_airflow import notify, outbox_delivery
 from dispatch_airflow.home import Home
 from dispatch_airflow.observability import metrics
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)

@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dispatch_airflow import notify, stages
+from dispatch_airflow import notify, outbox_delivery, stages
 from dispatch_airflow.home import Home, StepError
-from dispatch_airflow.notify import ChannelsError
+from dispatch_airflow.outbox_delivery import ChannelsError
 from dispatch_expectations.alert import read_alerts
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult
 from dispatch_expectations.promise import FAIL, PASS
@@ -198,7 +198,7 @@ def test_mail_and_webhook_carry_key_positions_and_reason_and_are_sent_once(table
         sent = notify.alert(CHOSEN, Home(tmp_path), run="https://airflow.example.org/base/dags/d/runs/r")
         assert sent == {"file": 1, "mail": 1, "webhook": 1} | NEWS
         assert notify.alert(CHOSEN, Home(tmp_path)) == {"file": 0, "mail": 0, "webhook": 0} | NOTHING
-    assert notify.deliver_due(Home(tmp_path)) == {}, "nothing waits"
+    assert outbox_delivery.deliver_due(Home(tmp_path)) == {}, "nothing waits"
     assert len(server.mails) == 1
     mail = email.message_from_bytes(server.mails[0], policy=default)
     assert mail["Subject"] == "[dispatch-audit] FAIL persistent://public/default/t audit, 2026-11-21: 1 new"
@@ -259,7 +259,7 @@ def test_a_dead_mail_server_hides_neither_the_file_nor_the_webhook(tables, tmp_p
     with _serving(server) as smtp_port, http_endpoint(posts) as http_port:
         _smtp_connection(monkeypatch, smtp_port)
         _webhook_connection(monkeypatch, http_port)
-        assert notify.deliver_due(home, now=NOON + timedelta(minutes=1)) == {
+        assert outbox_delivery.deliver_due(home, now=NOON + timedelta(minutes=1)) == {
             "file": 0,
             "mail": 1,
             "webhook": 0,
@@ -348,11 +348,11 @@ def test_nothing_of_a_webhook_beyond_scheme_and_host_is_shown(
         notify.send_notice("late", "no verdict", "late-1", now=NOON + timedelta(minutes=2))
         error: BaseException | None = None
         try:
-            notify.deliver_due(home, now=late)
+            outbox_delivery.deliver_due(home, now=late)
         except ChannelsError as failed:
             error = failed
         # Without a home, too.
-        monkeypatch.setattr(notify, "_outbox", lambda _home: (_ for _ in ()).throw(OSError("no home")))
+        monkeypatch.setattr(notify, "outbox_of", lambda _home: (_ for _ in ()).throw(OSError("no home")))
         with pytest.raises(StepError, match="no home") as directly:
             notify.send_notice("late", "no verdict", "late-2")
     for raised in (error, directly.value):
@@ -430,7 +430,7 @@ def test_a_notice_goes_to_every_channel_once_and_waits_for_those_that_failed(tmp
             )
         assert (len(server.mails), posts.seen) == (1, [])
         _webhook_connection(monkeypatch, http_port)
-        assert notify.deliver_due(home, now=NOON + timedelta(minutes=7)) == {
+        assert outbox_delivery.deliver_due(home, now=NOON + timedelta(minutes=7)) == {
             "file": 0,
             "mail": 0,
             "webhook": 1,
@@ -478,13 +478,13 @@ def self_signed(folder):
 
 def test_a_run_that_sends_is_waited_for_and_not_for_ever(tables, tmp_path, monkeypatch):
     home = Home(tmp_path)
-    monkeypatch.setattr(notify, "_TURN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(outbox_delivery, "TURN_TIMEOUT_S", 0.3)
     with (
-        notify._alert_turn(home, 10),
+        outbox_delivery.alert_turn(home, 10),
         pytest.raises(StepError, match="another run has been sending alerts for 0 s"),
     ):
         notify.alert(CHOSEN, home)
     assert not home.alerts.exists()
     # Another run sends it, an hour after it was announced.
-    assert notify.deliver_due(home) == {"file": 0}
-    assert notify.deliver_due(home, now=datetime.now(UTC) + timedelta(hours=1)) == {"file": 1}
+    assert outbox_delivery.deliver_due(home) == {"file": 0}
+    assert outbox_delivery.deliver_due(home, now=datetime.now(UTC) + timedelta(hours=1)) == {"file": 1}

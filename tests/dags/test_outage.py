@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatch_airflow import notify
+from dispatch_airflow import notify, outbox_delivery
 from dispatch_airflow.home import Home
-from dispatch_airflow.notify import ChannelsError
+from dispatch_airflow.outbox_delivery import ChannelsError
 from dispatch_expectations import dispatcher_results
 from dispatch_expectations.alert import read_alerts
 from dispatch_expectations.alert_outbox import Outbox
@@ -91,7 +91,7 @@ def attempts(posts: _Posts, home: Home, *minutes: float) -> list[int]:
     made = []
     for minute in minutes:
         before = len(posts.seen)
-        notify.deliver_due(home, now=NOON + minute * MINUTE)
+        outbox_delivery.deliver_due(home, now=NOON + minute * MINUTE)
         made.append(len(posts.seen) - before)
     return made
 
@@ -121,7 +121,7 @@ def test_the_webhook_is_down_for_an_hour_over_several_runs_and_back(hours, home,
         f"CLEAR {topic}/b audit, 2026-11-21T01-00-00Z: 1 clear",
         f"FAIL {topic}/c audit, 2026-11-21T02-00-00Z: 1 new",
     ], "oldest first, each once; the finding of a goes on, which is no news"
-    assert notify.deliver_due(home, now=NOON + 70 * MINUTE) == {}
+    assert outbox_delivery.deliver_due(home, now=NOON + 70 * MINUTE) == {}
     assert Outbox(home.outbox).outages() == {}
     assert len({headers["Idempotency-Key"] for headers, _body in posts.seen}) == 4
     assert len(read_alerts(home.alerts)) == 4, "the file had each at once"
@@ -150,13 +150,13 @@ def test_a_channel_that_is_down_holds_up_no_other(hours, home, posts, monkeypatc
 
 def test_a_message_that_the_service_refuses_holds_up_only_its_subscription(hours, home, posts, monkeypatch):
     refused = {"a"}
-    real = notify.send_message
+    real = outbox_delivery.send_message
 
     def send(found, message):
         posts.status = 422 if any(f"/{name} " in message.subject for name in refused) else 200
         real(found, message)
 
-    monkeypatch.setattr(notify, "send_message", send)
+    monkeypatch.setattr(outbox_delivery, "send_message", send)
     hours.set(0, "a", "b")
     done = notify.alert(interval(0), home, now=NOON)
     assert (done["webhook"], done["waiting"]["webhook"]["waiting"]) == (1, 1)
@@ -165,7 +165,7 @@ def test_a_message_that_the_service_refuses_holds_up_only_its_subscription(hours
     assert (done["webhook"], done["waiting"]["webhook"]["waiting"]) == (1, 2)
     refused.clear()
     posts.seen = []
-    done = notify.deliver_due(home, now=NOON + 2 * HOUR)
+    done = outbox_delivery.deliver_due(home, now=NOON + 2 * HOUR)
     assert done == {"file": 0, "webhook": 2}
     assert [subject.rpartition(", ")[2] for subject in delivered(posts)] == [
         "2026-11-21: 1 new",
@@ -180,7 +180,7 @@ def test_a_dead_server_is_not_asked_once_per_interval_of_a_backfill(hours, home,
         notify.alert(interval(hour), home, now=NOON + hour * timedelta(seconds=10))
     assert len(posts.seen) <= 3 * 4
     posts.status, posts.seen = 200, []
-    assert notify.deliver_due(home, now=NOON + HOUR)["webhook"] == 20
+    assert outbox_delivery.deliver_due(home, now=NOON + HOUR)["webhook"] == 20
     assert [subject.split()[1].rpartition("/")[2] for subject in delivered(posts)] == [
         f"t{n}" for n in range(20)
     ]
@@ -193,16 +193,16 @@ def test_after_a_day_the_other_channels_are_told_once_and_the_task_is_red(hours,
         _smtp_connection(monkeypatch, 1)
         notify.alert(interval(0), home, now=NOON)
         for hours_later in (1, 8, 16):
-            assert "mail" in notify.deliver_due(home, now=NOON + hours_later * HOUR)["waiting"]
+            assert "mail" in outbox_delivery.deliver_due(home, now=NOON + hours_later * HOUR)["waiting"]
         posts.seen = []
         for hours_later in (25, 32):
             with pytest.raises(
                 ChannelsError, match=r"mail: failing since 2026-11-22 12:00 UTC.*ConnectionRefused"
             ):
-                notify.deliver_due(home, now=NOON + hours_later * HOUR)
+                outbox_delivery.deliver_due(home, now=NOON + hours_later * HOUR)
         assert delivered(posts) == ["The channel mail has not taken alerts since 2026-11-22 12:00 UTC"]
         _smtp_connection(monkeypatch, port)
-        assert notify.deliver_due(home, at_once=True, now=NOON + 33 * HOUR)["mail"] == 1
+        assert outbox_delivery.deliver_due(home, at_once=True, now=NOON + 33 * HOUR)["mail"] == 1
     assert len(server.mails) == 1
     assert Outbox(home.outbox).outages() == {}
 
@@ -210,8 +210,8 @@ def test_after_a_day_the_other_channels_are_told_once_and_the_task_is_red(hours,
 def test_an_interval_whose_run_died_before_its_alerts_is_sent_by_another(hours, home, posts):
     hours.set(0, "a")
     notify.announce(interval(0), home, "https://airflow/run", now=NOON)
-    assert notify.deliver_due(home, now=NOON + 59 * MINUTE) == {"file": 0, "webhook": 0}
-    assert notify.deliver_due(home, now=NOON + HOUR) == {"file": 1, "webhook": 1}
+    assert outbox_delivery.deliver_due(home, now=NOON + 59 * MINUTE) == {"file": 0, "webhook": 0}
+    assert outbox_delivery.deliver_due(home, now=NOON + HOUR) == {"file": 1, "webhook": 1}
     assert posts.seen[0][1]["alert"]["links"]["Airflow run"] == "https://airflow/run"
 
 
@@ -226,7 +226,7 @@ def test_a_process_that_dies_after_sending_sends_the_same_message_again(hours, h
         )
         with pytest.raises(KeyboardInterrupt):
             notify.alert(interval(0), home, now=NOON)
-    assert notify.deliver_due(home, now=NOON + MINUTE) == {"file": 0, "webhook": 1}
+    assert outbox_delivery.deliver_due(home, now=NOON + MINUTE) == {"file": 0, "webhook": 1}
     keys = [headers["Idempotency-Key"] for headers, _body in posts.seen]
     assert (len(keys), len(set(keys))) == (2, 1)
 
@@ -240,9 +240,9 @@ def test_what_waits_for_a_channel_that_is_gone_is_kept_until_it_is_discarded(
     kept = monkeypatch.delenv("AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK")
     assert kept is None
     caplog.set_level("INFO")
-    assert notify.deliver_due(home, now=NOON + HOUR) == {"file": 0}
+    assert outbox_delivery.deliver_due(home, now=NOON + HOUR) == {"file": 0}
     assert "1 intervals or messages wait for the channel webhook, which there is no more" in caplog.text
-    notify.discard(home, "webhook")
+    outbox_delivery.discard(home, "webhook")
     assert "discarded for webhook: interval 2026-11-21T00:00:00+00:00" in caplog.text
     assert Outbox(home.outbox).entries() == []
 
@@ -259,7 +259,7 @@ def test_a_broken_policy_keeps_alerts_waiting_and_lets_messages_about_runs_pass(
     notify.send_notice("[dispatch-audit] plan failed", "why", "failed:1", now=NOON)
     assert delivered(posts) == ["plan failed"]
     policy.write_text("version: 1\n")
-    assert notify.deliver_due(home, now=NOON + 2 * HOUR) == {"file": 1, "webhook": 1}
+    assert outbox_delivery.deliver_due(home, now=NOON + 2 * HOUR) == {"file": 1, "webhook": 1}
 
 
 def test_a_channel_of_the_policy_without_a_connection_is_named_and_its_alerts_wait(
@@ -277,6 +277,25 @@ def test_a_channel_of_the_policy_without_a_connection_is_named_and_its_alerts_wa
     assert len(posts.seen) == 1
     notify.send_notice("late", "b", "late:1", now=NOON)
     assert [entry.channel for entry in Outbox(home.outbox).entries()] == ["night"]
+
+
+def test_a_pass_reads_the_outbox_once(hours, home, posts, monkeypatch):
+    read = []
+    for name in ("entries", "outages"):
+        real = getattr(Outbox, name)
+        monkeypatch.setattr(Outbox, name, lambda outbox, n=name, real=real: read.append(n) or real(outbox))
+    hours.set(0, "a")
+    posts.status = 503
+    notify.alert(interval(0), home, now=NOON)
+    assert sorted(read) == ["entries", "outages"]
+    read.clear()
+    # A day later another interval is overdue, and the outage is reported: what is put in is known without a look.
+    hours.set(1, "b")
+    notify.announce(interval(1), home, "run", now=NOON)
+    with pytest.raises(ChannelsError, match="webhook: failing since"):
+        outbox_delivery.deliver(home, NOON + 25 * HOUR).conclude()
+    assert sorted(read) == ["entries", "outages"]
+    assert [entry.key[:13] for entry in Outbox(home.outbox).entries()] == ["2026-11-21T00", "2026-11-21T01"]
 
 
 def test_maintenance_looks_after_the_tables_of_the_outbox(hours, home, posts):

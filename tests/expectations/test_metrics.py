@@ -9,11 +9,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatch_expectations.alert_ledger import record_sent
+from dispatch_expectations.alert_outbox import Entry, Outbox, announced
 from dispatch_expectations.alert_state import Notification
 from dispatch_expectations.interval_state import newest_state
 from dispatch_expectations.metrics import METRICS, NAMED_AT_MOST, IntervalState, samples
 from dispatch_expectations.prometheus_file import PrometheusFileError, write_newest, write_samples
 from dispatch_expectations.validate import validate_interval
+from spark_jobs.location import Location
 from tests.expectations.make import DAY, NEXT_DAY, Day
 
 WHO = ("standalone", "t", "s")
@@ -85,17 +87,23 @@ def test_an_earlier_interval_that_is_judged_later_does_not_replace_the_newest(wa
 
 def test_nothing_is_written_before_anything_was_judged(tmp_path):
     assert newest_state(tmp_path / "warehouse") is None
-    write_newest(str(tmp_path / "a.prom"), tmp_path / "warehouse")
+    write_newest(str(tmp_path / "a.prom"), tmp_path / "warehouse", Location.of(tmp_path / "outbox"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_file_has_all_samples_and_can_be_read_at_any_time(warehouse, tmp_path):
-    folder = tmp_path / "textfile"
+    folder, outbox = tmp_path / "textfile", Location.of(tmp_path / "outbox")
     folder.mkdir()
+    notification = Notification("i", "out_of_order", "key k", DAY, 0, "new", "critical", "e")
+    record_sent(warehouse, "mail", [(WHO, notification, "k1")])
+    waiting = [Entry("hook", "interval", f"2026-11-2{day}", NEXT_DAY) for day in (0, 1)]
+    Outbox(outbox).put([*waiting, announced(DAY.isoformat(), NEXT_DAY.isoformat(), None, NEXT_DAY)])
     for _ in range(2):
-        write_newest(str(folder / "dispatch_audit.prom"), warehouse)
+        write_newest(str(folder / "dispatch_audit.prom"), warehouse, outbox)
     assert [path.name for path in folder.iterdir()] == ["dispatch_audit.prom"], "no half file stays"
-    assert in_file(folder / "dispatch_audit.prom") == values(samples(newest_state(warehouse)))
+    found = in_file(folder / "dispatch_audit.prom")
+    assert found == values(samples(newest_state(warehouse, outbox)))
+    assert (found["alerts_waiting", "mail"], found["alerts_waiting", "hook"]) == (0, 2)
 
 
 def test_the_file_names_at_most_a_hundred_subscriptions_the_worst_first(tmp_path):
@@ -132,4 +140,4 @@ def test_every_metric_has_samples():
 )
 def test_a_file_that_cannot_be_used_is_named_with_the_next_step(warehouse, tmp_path, name, says):
     with pytest.raises(PrometheusFileError, match=says):
-        write_newest(str(tmp_path / name), warehouse)
+        write_newest(str(tmp_path / name), warehouse, Location.of(tmp_path / "outbox"))

@@ -32,11 +32,11 @@ class Airflow:
 
     def get(self, path: str) -> dict[str, Any]:
         """Send a GET; repeat it while the server is busy."""
-        return self.client._get(path)
+        return self.client.get(path)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a POST."""
-        return self.client._api("POST", path, body)
+        return self.client.call("POST", path, body)
 
     def knows(self, dag_id: str) -> bool:
         """Return True once the DAG is parsed; raises with the import errors if there are any."""

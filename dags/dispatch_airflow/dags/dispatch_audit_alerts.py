@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from airflow.sdk import CronTriggerTimetable, Param, dag
 
-from dispatch_airflow import notify
+from dispatch_airflow import outbox_delivery
 from dispatch_airflow.dags.shared import RETRIES, list_sources, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.params import switch
@@ -76,7 +76,7 @@ def dispatch_audit_alerts() -> None:
     def deliver(namespace: str, params: dict[str, Any]) -> dict[str, Any]:
         home = Home.current().within(namespace)
         if params["discard"]:
-            notify.discard(home, params["discard"])
-        return notify.deliver_due(home, at_once=params["try_at_once"])
+            outbox_delivery.discard(home, params["discard"])
+        return outbox_delivery.deliver_due(home, at_once=params["try_at_once"])
 
     deliver.expand(namespace=list_sources())

@@ -6,23 +6,21 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from dispatch_airflow.local_run import control, outcome
-from dispatch_airflow.local_run.client import AirflowClient
+from dispatch_airflow.local_run.client import ApiError
 from dispatch_airflow.local_run.sample import Source, read_source
-from dispatch_airflow.local_run.settings import SAMPLE, USER, LocalRunError, Place, address
-from dispatch_airflow.local_run.watch import DAG_ID, Screen, failure, watch_run
+from dispatch_airflow.local_run.settings import DAG_ID, SAMPLE, USER, LocalRunError, Place, address
+from dispatch_airflow.local_run.watch import Screen, failure, watch_run
 from dispatch_core.errors import DispatchAuditError
 
-EXIT_AS_STATED: Final = 0
-EXIT_OTHERWISE: Final = 1
-EXIT_NOT_JUDGED: Final = 2
+_EXIT_CODES: Final = {"FAIL": 1, "UNKNOWN": 2, "PASS": 0}
 #: Tasks that fail when a subscription has the verdict FAIL.
 _RED_BY_VERDICT: Final = {"validate", "conclude"}
 #: Shown on the page of the sample's run.
@@ -30,15 +28,10 @@ _NOTE: Final = (
     "The sample of `make run`. It is red because one of its recordings is meant to FAIL: a rolling restart under the "
     "ordering rule of 3.x, which loses the order of keys (README.md)."
 )
-_ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(BaseException):
-    """A signal asked this command to end; ``number`` is the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """A signal asked this command to end; its number is the argument."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,37 +47,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not sys.platform.startswith("linux"):
         print("error: the local Airflow needs Linux (/proc, prctl)", file=sys.stderr)
-        return EXIT_NOT_JUDGED
+        return 2
     place, screen = Place.current(), Screen()
     try:
-        with _signals_as_exceptions(), control.only_one(place):
+        with _on_signals(_end_command), control.only_one(place):
             if options.command == "run":
                 return run(place, screen, options.source.absolute(), options.timeout)
             return up(place, screen) if options.command == "up" else down(place, screen)
     except DispatchAuditError as error:
         screen.settle()
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return EXIT_NOT_JUDGED
+        return 2
     except Ended as ended:
         screen.settle()
-        print(f"ended by {signal.Signals(ended.number).name}", file=sys.stderr, flush=True)
-        return 128 + ended.number
+        [number] = ended.args
+        print(f"ended by {signal.Signals(number).name}", file=sys.stderr, flush=True)
+        return int(128 + number)
 
 
 def run(place: Place, screen: Screen, folder: Path, timeout_s: float) -> int:
     """Start Airflow, run the DAG for each day of the source, show the verdicts, end everything."""
-    state = control.read_state(place)
-    if control.is_running(state) and state is not None and state["stays"]:
+    state = _running(place, screen)
+    if state is not None:
         raise LocalRunError(
             f"Airflow is up at {address(state['port'])} (make up). End it with `make down`, then `make run` again."
         )
-    if state is not None:
-        screen.say("an earlier run was killed: ending its processes")
-        _must_end(control.end(place))
     source = read_source(folder)
     results: dict[str, dict[str, str]] = {}
     try:
-        client, _state = control.start(place, stays=False, say=screen.say, waiting=screen.moving)
+        client, _port = control.start(place, stays=False, say=screen.say, waiting=screen.moving)
         screen.say("Airflow is healthy")
         client.set_paused(DAG_ID, paused=False)
         for day in source.days:
@@ -95,36 +86,28 @@ def run(place: Place, screen: Screen, folder: Path, timeout_s: float) -> int:
             span = (day, day + timedelta(days=1))
             client.trigger(DAG_ID, run_id, {"source": str(source.folder)}, span, note)
             results[run_id] = watch_run(client, place, run_id, screen, timeout_s)
-        _pause(client, screen)
+        with suppress(ApiError):
+            client.set_paused(DAG_ID, paused=True)  # a later `make up` begins with its schedule off
     finally:
-        with _signals_ignored():
-            screen.say("ending Airflow")
-            _must_end(control.end(place))
+        screen.say("ending Airflow")
+        _end(place)
     screen.say("every process that was started has ended")
     broken = [(run_id, task) for run_id, tasks in results.items() for task in _unexplained(tasks)]
     if broken:
         raise LocalRunError(
             "\n".join(failure(place, run_id, task) for run_id, task in broken)
-            + f"\nEarlier results are kept in {place.home.root}; correct the cause and run `make run` again."
+            + f"\nEarlier results are kept in {place.root}; correct the cause and run `make run` again."
         )
     return _conclude(place, screen, source, results.values())
 
 
-def _unexplained(tasks: dict[str, str]) -> list[str]:
+def _unexplained(tasks: Mapping[str, str]) -> list[str]:
     """List failed tasks that no verdict explains; ``validate`` fails when a promise was broken, which is no error."""
-    failed = [name for name, state in tasks.items() if name and state == "failed"]
-    judged = tasks.get("publish") == "success"
-    return [name for name in failed if not (judged and name in _RED_BY_VERDICT)]
+    explained = _RED_BY_VERDICT if tasks.get("publish") == "success" else set()
+    return [name for name, state in tasks.items() if name and state == "failed" and name not in explained]
 
 
-def _pause(client: AirflowClient, screen: Screen) -> None:
-    try:
-        client.set_paused(DAG_ID, paused=True)  # a later `make up` begins with its schedule off
-    except DispatchAuditError as error:
-        screen.say(f"the DAG could not be paused for a later make up: {error}")
-
-
-def _conclude(place: Place, screen: Screen, source: Source, results: Iterable[dict[str, str]]) -> int:
+def _conclude(place: Place, screen: Screen, source: Source, results: Iterable[Mapping[str, str]]) -> int:
     home, days = place.results(source.folder), source.days
     screen.line()
     if any(tasks.get("validate") == "failed" for tasks in results):
@@ -140,87 +123,76 @@ def _conclude(place: Place, screen: Screen, source: Source, results: Iterable[di
         raise LocalRunError(f"no verdict was published in {home.warehouse}; see the task logs above")
     if not source.stated:
         overall = {verdicts["all"] for verdicts in found.values()}
-        return (
-            EXIT_OTHERWISE
-            if "FAIL" in overall
-            else EXIT_NOT_JUDGED
-            if "UNKNOWN" in overall
-            else EXIT_AS_STATED
-        )
+        return next(code for verdict, code in _EXIT_CODES.items() if verdict in overall)
     wrong = outcome.differences(found, source, home, days)
     for line in wrong:
         screen.line(f"  not as stated: {line}")
     as_stated = len(source.stated) - len({line.split(":")[0] for line in wrong})
     screen.line(f"{as_stated} of {len(source.stated)} sample verdicts are as stated beside the sample.")
-    return EXIT_OTHERWISE if wrong else EXIT_AS_STATED
+    return 1 if wrong else 0
 
 
 def up(place: Place, screen: Screen) -> int:
     """Start Airflow and leave it running."""
-    state = control.read_state(place)
-    if control.is_running(state) and state is not None and state["stays"] and state["phase"] == "starting":
-        _show_login(place, screen, state["port"])
-        return EXIT_AS_STATED
+    state = _running(place, screen)
     if state is not None:
-        screen.say("an earlier run was killed: ending its processes")
-        _must_end(control.end(place))
-    try:
-        _client, state = control.start(place, stays=True, say=screen.say, waiting=screen.moving)
-    except BaseException:
-        with _signals_ignored():
-            _must_end(control.end(place))
-        raise
-    _show_login(place, screen, state["port"])
-    return EXIT_AS_STATED
-
-
-def _show_login(place: Place, screen: Screen, port: int) -> None:
+        port = state["port"]
+        control.wait_until_healthy(
+            place, port, lambda: control.is_running(control.read_state(place)), screen.moving
+        )
+    else:
+        try:
+            _client, port = control.start(place, stays=True, say=screen.say, waiting=screen.moving)
+        except BaseException:
+            _end(place)
+            raise
     screen.line(f"Airflow is up: {address(port)}/dags/{DAG_ID}")
     screen.line(f"  user       {USER}")
     screen.line(f"  password   {control.password(place)}   (kept in {place.passwords})")
     screen.line("  make down ends it.")
+    return 0
 
 
 def down(place: Place, screen: Screen) -> int:
     """End all processes of this home."""
     if control.read_state(place) is None:
-        screen.line(f"nothing is running in {place.home.root}")
-        return EXIT_AS_STATED
-    _must_end(control.end(place))
+        screen.line(f"nothing is running in {place.root}")
+        return 0
+    _end(place)
     screen.line("Airflow has ended; no process is left.")
-    return EXIT_AS_STATED
+    return 0
 
 
-def _must_end(stubborn: Sequence[object]) -> None:
-    if stubborn:
-        listed = "\n".join(f"  {process}" for process in stubborn)
-        raise LocalRunError(f"these processes could not be ended; end them by hand:\n{listed}")
+def _running(place: Place, screen: Screen) -> dict[str, Any] | None:
+    """Return the state of an Airflow that stays, if it runs; end what a killed run has left."""
+    state = control.read_state(place)
+    if state is None or (state["stays"] and control.is_running(state)):
+        return state
+    screen.say("an earlier run was killed: ending its processes")
+    _end(place)
+    return None
+
+
+def _end(place: Place) -> None:
+    """End all processes; a second Ctrl-C does not interrupt it."""
+    with _on_signals(signal.SIG_IGN):
+        control.end(place)
+
+
+def _end_command(number: int, _frame: FrameType | None) -> None:
+    raise Ended(number)
 
 
 @contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """Turn Ctrl-C, SIGTERM and SIGHUP into ``Ended``, so that every ``finally`` runs."""
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise Ended(number)
-
-    earlier = {number: signal.signal(number, end) for number in _ENDING_SIGNALS}
+def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
+    """Handle Ctrl-C, SIGTERM and SIGHUP by ``handler``."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    earlier = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Ignore signals, so that a second Ctrl-C does not interrupt the ending of processes."""
-    earlier = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+        for number, before in earlier.items():
+            signal.signal(number, before)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.error
-import urllib.request
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import urljoin
+
+import requests
 
 from dispatch_core.errors import DispatchAuditError
 
 _TIMEOUT_S: Final = 20.0
 _TRIES: Final = 5
-#: Calls on loopback do not use a proxy of the environment.
-_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ApiError(DispatchAuditError):
@@ -27,42 +23,30 @@ class ApiError(DispatchAuditError):
         self.status = status
 
 
-@dataclass
 class AirflowClient:
-    """Client with the token of one login."""
+    """Client of one API server, after ``login`` with a token."""
 
-    base: str
-    user: str
-    token: str = field(repr=False)
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._session = requests.Session()
+        self._session.trust_env = False  # calls on loopback do not use a proxy of the environment
+        self._session.headers["Connection"] = "close"
 
     @classmethod
     def login(cls, base: str, user: str, secret: str) -> AirflowClient:
         """Log in with the generated password."""
-        answer = _call("POST", f"{base}/auth/token", {"username": user, "password": secret}, None)
-        return cls(base, user, answer["access_token"])
+        client = cls(base)
+        answer = client.call("POST", "/auth/token", {"username": user, "password": secret})
+        client._session.headers["Authorization"] = f"Bearer {answer['access_token']}"
+        return client
 
-    @staticmethod
-    def load_task_api(base: str) -> None:
+    def load_task_api(self) -> None:
         """Let the API server load the API of the tasks, which it does at the first call and in several seconds."""
-        _call("GET", f"{base}/execution/health", None, None)
-
-    def _api(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return _call(method, f"{self.base}/api/v2/{path}", body, self.token)
-
-    def _get(self, path: str) -> dict[str, Any]:
-        # SQLite has one writer: under load the server sometimes answers 500 to a call that succeeds a moment later.
-        for attempt in range(1, _TRIES + 1):
-            try:
-                return self._api("GET", path)
-            except ApiError as error:
-                if attempt == _TRIES or 0 < error.status < 500:
-                    raise
-                time.sleep(0.5 * attempt)
-        raise AssertionError("the last attempt returns or raises")
+        self.call("GET", "/execution/health")
 
     def is_healthy(self) -> bool:
         """True if database, scheduler and DAG processor report that they are healthy."""
-        health = self._api("GET", "monitor/health")
+        health = self.call("GET", "monitor/health")
         return all(
             (health.get(name) or {}).get("status") == "healthy"
             for name in ("metadatabase", "scheduler", "dag_processor")
@@ -71,7 +55,7 @@ class AirflowClient:
     def knows_dag(self, dag_id: str) -> bool:
         """True if the DAG has been parsed and stored."""
         try:
-            self._api("GET", f"dags/{quote(dag_id)}")
+            self.call("GET", f"dags/{dag_id}")
         except ApiError as error:
             if error.status == 404:
                 return False
@@ -80,14 +64,12 @@ class AirflowClient:
 
     def import_errors(self) -> list[str]:
         """List import errors of DAG files: file name and stack trace."""
-        return [
-            f"{error['filename']}: {error['stack_trace']}"
-            for error in self._get("importErrors")["import_errors"]
-        ]
+        found = self.get("importErrors")["import_errors"]
+        return [f"{error['filename']}: {error['stack_trace']}" for error in found]
 
     def set_paused(self, dag_id: str, *, paused: bool) -> None:
         """Pause or unpause a DAG."""
-        self._api("PATCH", f"dags/{quote(dag_id)}", {"is_paused": paused})
+        self.call("PATCH", f"dags/{dag_id}", {"is_paused": paused})
 
     def trigger(
         self, dag_id: str, run_id: str, conf: dict[str, Any], interval: tuple[datetime, datetime], note: str
@@ -100,33 +82,37 @@ class AirflowClient:
             "note": note,
             "logical_date": datetime.now(UTC).isoformat(),
         }
-        body |= {"data_interval_start": start, "data_interval_end": end}
-        self._api("POST", f"dags/{quote(dag_id)}/dagRuns", body)
+        self.call(
+            "POST", f"dags/{dag_id}/dagRuns", body | {"data_interval_start": start, "data_interval_end": end}
+        )
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return the state of a run: ``queued``, ``running``, ``success`` or ``failed``."""
-        return str(self._get(f"dags/{quote(dag_id)}/dagRuns/{quote(run_id)}")["state"])
+        return str(self.get(f"dags/{dag_id}/dagRuns/{run_id}")["state"])
 
     def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """Return state, times and attempt of each task of a run."""
-        answer = self._get(f"dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances")
-        return list(answer["task_instances"])
+        return list(self.get(f"dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
 
+    def get(self, path: str) -> dict[str, Any]:
+        """Send a GET, and again if the server fails: SQLite has one writer, so under load a call may fail for a moment."""
+        for attempt in range(1, _TRIES):
+            try:
+                return self.call("GET", path)
+            except ApiError as error:
+                if 0 < error.status < 500:
+                    raise
+                time.sleep(0.5 * attempt)
+        return self.call("GET", path)
 
-def _call(method: str, url: str, body: dict[str, Any] | None, token: str | None) -> dict[str, Any]:
-    headers = {"Content-Type": "application/json"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=headers, method=method)  # noqa: S310 - http on loopback
-    try:
-        with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
-            found = json.load(answer)
-    except urllib.error.HTTPError as error:
-        detail = error.read(2000).decode(errors="replace")
-        raise ApiError(f"Airflow answered {error.code} to {method} {url}: {detail}", error.code) from None
-    except (OSError, ValueError) as error:
-        raise ApiError(f"Airflow did not answer {method} {url}: {error}") from None
-    if not isinstance(found, dict):
-        raise ApiError(f"Airflow's answer to {method} {url} is not a JSON object")
-    return found
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Call a path below ``/api/v2/``, or one that begins with a slash, once."""
+        url = urljoin(f"{self._base}/api/v2/", path)
+        try:
+            answer = self._session.request(method, url, json=body, timeout=_TIMEOUT_S)
+            if not answer.ok:
+                said = f"Airflow answered {answer.status_code} to {method} {url}: {answer.text[:2000]}"
+                raise ApiError(said, answer.status_code)
+            return dict(answer.json())
+        except (requests.RequestException, ValueError, TypeError) as error:
+            raise ApiError(f"Airflow did not answer {method} {url}: {error}") from None

@@ -16,58 +16,38 @@ if TYPE_CHECKING:
     from spark_jobs.location import Location
 
 Dispatcher = tuple[str, str]
+#: Verdicts by dispatcher and promise; for several days, the worst ones.
+Found = Mapping[Dispatcher, Mapping[str, str]]
 _SHOWN_FINDINGS: Final = 3
 _RANK: Final = {"PASS": 0, "UNKNOWN": 1, "FAIL": 2}
 
 
-def read_outcome(home: Home, days: Sequence[datetime]) -> dict[Dispatcher, dict[datetime, list[Verdict]]]:
-    """Read the published verdicts of some days, by (topic, subscription) and day."""
+def show(home: Home, days: Sequence[datetime], screen: Screen) -> dict[Dispatcher, dict[str, str]]:
+    """Print the verdict of every subscription with its reasons and top findings; return the verdicts by promise."""
     from dispatch_expectations.validate import read_verdicts
 
-    found: defaultdict[Dispatcher, dict[datetime, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
-    for day in days:
-        for verdict in read_verdicts(home.warehouse, day):
-            found[verdict.topic, verdict.subscription][day].append(verdict)
+    published: defaultdict[Dispatcher, list[Verdict]] = defaultdict(list)
+    found: defaultdict[Dispatcher, dict[str, str]] = defaultdict(dict)
+    for verdict in (verdict for day in days for verdict in read_verdicts(home.warehouse, day)):
+        dispatcher = verdict.topic, verdict.subscription
+        published[dispatcher].append(verdict)
+        known = found[dispatcher].get(verdict.promise, "PASS")
+        found[dispatcher][verdict.promise] = max(known, verdict.verdict, key=_RANK.__getitem__)
+    for dispatcher in sorted(found, key=lambda name: (_RANK[found[name]["all"]], name)):
+        overall = found[dispatcher]["all"]
+        screen.line(f"  {overall:<7} {' / '.join(dispatcher)}")
+        for verdict in published[dispatcher]:
+            if verdict.promise == "all" or verdict.verdict == "PASS":
+                continue
+            when = f" on {verdict.interval_start:%Y-%m-%d}" if len(days) > 1 else ""
+            name = f"{verdict.promise} {verdict.verdict}{when}"
+            screen.line(f"            {name}: {verdict.reason}")
+            for finding in verdict.top_findings[:_SHOWN_FINDINGS]:
+                screen.line(f"              - {finding}")
     return dict(found)
 
 
-def show(home: Home, days: Sequence[datetime], screen: Screen) -> dict[Dispatcher, dict[str, str]]:
-    """Print the verdict of every subscription with its reasons and top findings; return the verdicts by promise.
-
-    For several days, the worst verdict of a promise counts.
-    """
-    worst: dict[Dispatcher, dict[str, str]] = {}
-    outcome = read_outcome(home, days)
-    for dispatcher in sorted(outcome, key=lambda name: (_RANK[_overall(outcome[name])], name)):
-        topic, subscription = dispatcher
-        overall = _overall(outcome[dispatcher])
-        screen.line(f"  {screen.coloured(f'{overall:<7}', overall)} {topic} / {subscription}")
-        promises: dict[str, str] = {}
-        for day, verdicts in outcome[dispatcher].items():
-            for published in verdicts:
-                if _RANK[published.verdict] >= _RANK[promises.get(published.promise, "PASS")]:
-                    promises[published.promise] = published.verdict
-                if published.promise == "all" or published.verdict == "PASS":
-                    continue
-                when = f" on {day:%Y-%m-%d}" if len(days) > 1 else ""
-                verdict = screen.coloured(published.verdict)
-                screen.line(f"            {published.promise} {verdict}{when}: {published.reason}")
-                for finding in published.top_findings[:_SHOWN_FINDINGS]:
-                    screen.line(f"              - {finding}")
-        worst[dispatcher] = promises
-    return worst
-
-
-def _overall(by_day: Mapping[datetime, Sequence[Verdict]]) -> str:
-    found = [
-        verdict.verdict for verdicts in by_day.values() for verdict in verdicts if verdict.promise == "all"
-    ]
-    return max(found, key=_RANK.__getitem__, default="UNKNOWN")
-
-
-def show_places(
-    home: Home, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]], screen: Screen
-) -> None:
+def show_places(home: Home, days: Sequence[datetime], found: Found, screen: Screen) -> None:
     """Print the places of pages, tables and alerts, and the alerts about these verdicts."""
     from spark_jobs.intervals import interval
 
@@ -83,9 +63,7 @@ def show_places(
         screen.line(f"             - {alert.get('subject', '(no subject)')}")
 
 
-def current_alerts(
-    folder: Location, days: Sequence[datetime], found: Mapping[Dispatcher, Mapping[str, str]]
-) -> list[dict[str, Any]]:
+def current_alerts(folder: Location, days: Sequence[datetime], found: Found) -> list[dict[str, Any]]:
     """Read the latest alert of each dispatcher and day, if its verdict is the present one.
 
     The folder also has the alerts of verdicts that a later run has replaced.
@@ -105,9 +83,7 @@ def current_alerts(
     ]
 
 
-def differences(
-    found: Mapping[Dispatcher, Mapping[str, str]], source: Source, home: Home, days: Sequence[datetime]
-) -> list[str]:
+def differences(found: Found, source: Source, home: Home, days: Sequence[datetime]) -> list[str]:
     """List every difference between the outcome and the verdicts stated beside the sample."""
     wrong: list[str] = []
     kinds = _kinds(home, days)
@@ -115,26 +91,21 @@ def differences(
         (alert.get("topic"), alert.get("subscription")) for alert in current_alerts(home.alerts, days, found)
     }
     for dispatcher, statement in source.stated.items():
-        verdicts = found.get(dispatcher)
+        name, stated, verdicts = statement.recording, statement.verdicts, found.get(dispatcher)
         if verdicts is None:
-            wrong.append(f"{statement.recording}: no verdict, stated is {statement.verdicts['all']}")
+            wrong.append(f"{name}: no verdict, stated is {stated['all']}")
             continue
-        for promise, stated in statement.verdicts.items():
-            if verdicts.get(promise) != stated:
-                wrong.append(
-                    f"{statement.recording}: {promise} is {verdicts.get(promise)}, stated is {stated}"
-                )
-        missing = statement.main_kinds - kinds.get(dispatcher, set())
-        if missing:
-            wrong.append(
-                f"{statement.recording}: no {', '.join(sorted(missing))} found, which is stated to be there"
-            )
-        if statement.verdicts["all"] == "FAIL" and dispatcher not in alerted:
-            wrong.append(f"{statement.recording}: FAIL, but no alert of it arrived in {home.alerts}")
+        for promise, verdict in stated.items():
+            if verdicts.get(promise) != verdict:
+                wrong.append(f"{name}: {promise} is {verdicts.get(promise)}, stated is {verdict}")
+        if missing := statement.main_kinds - kinds[dispatcher]:
+            wrong.append(f"{name}: no {', '.join(sorted(missing))} found, which is stated to be there")
+        if stated["all"] == "FAIL" and dispatcher not in alerted:
+            wrong.append(f"{name}: FAIL, but no alert of it arrived in {home.alerts}")
     return wrong
 
 
-def _kinds(home: Home, days: Sequence[datetime]) -> dict[Dispatcher, set[str]]:
+def _kinds(home: Home, days: Sequence[datetime]) -> defaultdict[Dispatcher, set[str]]:
     from dispatch_expectations.table_rows import interval_dataset, read_rows
 
     kinds: defaultdict[Dispatcher, set[str]] = defaultdict(set)

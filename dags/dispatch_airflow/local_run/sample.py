@@ -47,9 +47,7 @@ def read_source(folder: Path) -> Source:
             f"{folder}: {len(recordings)} recordings, but none of their lines could be read as an event or a message; "
             "nothing was started. Run `dispatch-audit verify` on the folder to see the bad lines."
         )
-    stated_file = folder / STATED_VERDICTS
-    stated = _stated(stated_file) if stated_file.is_file() else {}
-    return Source(folder, len(recordings), tuple(days), stated)
+    return Source(folder, len(recordings), tuple(days), _stated(folder / STATED_VERDICTS))
 
 
 def _days(recording: Any) -> set[datetime]:
@@ -68,6 +66,8 @@ def _days(recording: Any) -> set[datetime]:
 
 
 def _stated(path: Path) -> dict[tuple[str, str], Statement]:
+    if not path.is_file():
+        return {}
     try:
         recordings = json.loads(path.read_text(encoding="utf-8"))["recordings"]
         return {

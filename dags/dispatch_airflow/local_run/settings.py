@@ -7,8 +7,6 @@ import os
 import secrets
 import socket
 import sys
-from configparser import ConfigParser
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -28,8 +26,15 @@ SAMPLE: Final = ROOT / "tests" / "data" / "recordings"
 MARKER_VARIABLE: Final = "DISPATCH_AUDIT_LOCAL_RUN"
 PORT_VARIABLE: Final = "DISPATCH_AUDIT_PORT"
 USUAL_PORT: Final = 8080
+#: The only user of Airflow's simple auth manager, which generates the password.
 USER: Final = "admin"
-START_VARIABLE: Final = "DISPATCH_AUDIT_START_DATE"
+DAG_ID: Final = "dispatch_audit"
+_START_VARIABLE: Final = "DISPATCH_AUDIT_START_DATE"
+_SCHEDULE_VARIABLES: Final = (
+    "DISPATCH_AUDIT_SCHEDULE",
+    "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE",
+    "DISPATCH_AUDIT_ALERTS_SCHEDULE",
+)
 #: A year, the maximum.
 _NEVER_LATE_HOURS: Final = "8784"
 _HOST: Final = "127.0.0.1"
@@ -39,11 +44,24 @@ class LocalRunError(DispatchAuditError):
     """The local Airflow could not be started, reached or ended; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
     """Files of the local Airflow under one home."""
 
-    home: Home
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.root = Path(home.root)
+        #: ``AIRFLOW_HOME``.
+        self.airflow = self.root / "airflow"
+        #: State of the running services, as JSON; missing if none is running.
+        self.state = self.root / "local-run.json"
+        #: Lock of the command that works on this home.
+        self.lock = self.root / "local-run.lock"
+        #: Logs of Airflow's own processes.
+        self.services = self.airflow / "services"
+        #: Airflow's configuration file, with nothing but its secrets: the settings are in the environment.
+        self.config = self.airflow / "airflow.cfg"
+        #: Where Airflow keeps the generated password.
+        self.passwords = self.airflow / "simple_auth_manager_passwords.json.generated"
 
     @classmethod
     def current(cls) -> Place:
@@ -51,50 +69,15 @@ class Place:
         named = os.environ.get(HOME_VARIABLE)
         return cls(Home(str(Path(named).expanduser() if named else ROOT / ".dispatch-audit")))
 
-    @property
-    def root(self) -> Path:
-        """The home's folder: the local Airflow keeps its own files on this machine."""
-        return Path(self.home.root)
-
-    @property
-    def airflow(self) -> Path:
-        """``AIRFLOW_HOME``."""
-        return self.root / "airflow"
-
-    @property
-    def state(self) -> Path:
-        """State of the running services, as JSON; missing if none is running."""
-        return self.root / "local-run.json"
-
-    @property
-    def lock(self) -> Path:
-        """Lock of the command that works on this home."""
-        return self.root / "local-run.lock"
-
-    @property
-    def services(self) -> Path:
-        """Logs of Airflow's own processes."""
-        return self.airflow / "services"
-
-    @property
-    def config(self) -> Path:
-        """Airflow's configuration file, with nothing but its secrets: the settings are in the environment."""
-        return self.airflow / "airflow.cfg"
-
-    @property
-    def passwords(self) -> Path:
-        """Generated login of the simple auth manager."""
-        return self.airflow / "passwords.json"
-
     def results(self, folder: Path) -> Home:
         """Return the part of the home with the results of a source."""
         settings_file = os.environ.get(SETTINGS_VARIABLE)
-        usual = Source("", source_url(), settings_file=settings_file)
+        usual = Source("", _source_url(), settings_file=settings_file)
         return self.home.within(namespace_of(str(folder), settings_file, [usual]))
 
     def task_logs(self, run_id: str) -> Path:
         """Folder of the task logs of one DAG run."""
-        return self.airflow / "logs" / "dag_id=dispatch_audit" / f"run_id={run_id}"
+        return self.airflow / "logs" / f"dag_id={DAG_ID}" / f"run_id={run_id}"
 
 
 def make_secrets(place: Place) -> None:
@@ -104,58 +87,36 @@ def make_secrets(place: Place) -> None:
     """
     if place.config.exists():
         return
-    fernet_key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     sections = {
-        "core": {"fernet_key": fernet_key},
-        "api": {"secret_key": secrets.token_hex(32)},
-        "api_auth": {"jwt_secret": secrets.token_hex(64)},
+        "core": ("fernet_key", base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()),
+        "api": ("secret_key", secrets.token_hex(32)),
+        "api_auth": ("jwt_secret", secrets.token_hex(64)),
     }
-    config = ConfigParser(interpolation=None)
-    config.read_dict(sections)
-    with place.config.open("x", encoding="utf-8") as file:
-        place.config.chmod(0o600)
-        config.write(file)
-
-
-def new_marker() -> str:
-    """Make a random token that identifies a run."""
-    return secrets.token_hex(16)
+    place.config.touch(mode=0o600)
+    place.config.write_text(
+        "".join(f"[{name}]\n{key} = {value}\n" for name, (key, value) in sections.items())
+    )
 
 
 def choose_port(*, usual_first: bool) -> int:
     """Choose a free port on loopback: from the environment, else 8080 if ``usual_first`` and free, else any."""
     named = os.environ.get(PORT_VARIABLE)
-    if named:
-        if not named.isdecimal() or not 0 < int(named) < 65536:
-            raise LocalRunError(
-                f"{PORT_VARIABLE}={named!r} is not a port; give a number from 1 to 65535, or unset it."
-            )
-        if not _is_free(int(named)):
-            raise LocalRunError(
-                f"port {named} on {_HOST} is used by another program. Set {PORT_VARIABLE} to another port, "
-                "or unset it to use any free port. Nothing was started."
-            )
-        return int(named)
-    if usual_first and _is_free(USUAL_PORT):
-        return USUAL_PORT
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-        return True
-
-
-def source_url() -> str:
-    """Return the source of the local Airflow's schedule."""
-    return os.environ.get(SOURCE_VARIABLE) or str(SAMPLE)
+    if named and not (named.isdecimal() and 0 < int(named) < 65536):
+        raise LocalRunError(
+            f"{PORT_VARIABLE}={named!r} is not a port; give a number from 1 to 65535, or unset it."
+        )
+    for port in [int(named)] if named else [USUAL_PORT, 0] if usual_first else [0]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise LocalRunError(
+        f"port {named} on {_HOST} is used by another program. Set {PORT_VARIABLE} to another port, "
+        "or unset it to use any free port. Nothing was started."
+    )
 
 
 def address(port: int) -> str:
@@ -163,39 +124,31 @@ def address(port: int) -> str:
     return f"http://{_HOST}:{port}"
 
 
+def _source_url() -> str:
+    return os.environ.get(SOURCE_VARIABLE) or str(SAMPLE)
+
+
 def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dict[str, str]:
     """Make the environment of all processes of the local Airflow.
 
     Settings of another Airflow (``AIRFLOW__…``) are not inherited. Connections (``AIRFLOW_CONN_…``) are, so that
-    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` can be used. ``scheduled``: Airflow stays; otherwise it is set up
-    for one run with an empty database.
+    ``dispatch_audit_smtp`` and ``dispatch_audit_webhook`` can be used. What is not set is Airflow's default, such as SQLite
+    and logs in ``AIRFLOW_HOME``, and the simple auth manager with one admin. ``scheduled``: Airflow stays; otherwise it is
+    set up for one run with an empty database.
     """
-    base = address(port)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__") and k != "AIRFLOW_HOME"}
-    inherited_paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    paths = [*map(str, (*PACKAGE_FOLDERS, CONFIG)), *inherited_paths]
     settings = {
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": "2",
-        "CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
-        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
-        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.passwords),
-        "CORE__EXECUTION_API_SERVER_URL": f"{base}/execution/",
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{place.airflow / 'airflow.db'}",
         "API__HOST": _HOST,
         "API__PORT": str(port),
-        "API__BASE_URL": base,
-        "API__WORKERS": "1",
+        "API__BASE_URL": address(port),
         "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5" if scheduled else "0.2",
-        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
-        "TRIGGERER__ENABLE_HEALTH_CHECK": "False",
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         # Tasks wait for the API server's answers; its first ones are slow on a busy machine.
         "WORKERS__EXECUTION_API_TIMEOUT": "60",
-        "LOGGING__BASE_LOG_FOLDER": str(place.airflow / "logs"),
         "LOGGING__COLORED_CONSOLE_LOG": "False",
         "USAGE_DATA_COLLECTION__ENABLED": "False",
     }
@@ -205,27 +158,23 @@ def environment(place: Place, port: int, marker: str, *, scheduled: bool) -> dic
             "DATABASE__CHECK_MIGRATIONS": "False",
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         }
+    others = ("AIRFLOW_HOME", "AIRFLOW_CONFIG")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__") and k not in others}
+    paths = [*map(str, (*PACKAGE_FOLDERS, CONFIG)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {
         **inherited,
         **{f"AIRFLOW__{name}": value for name, value in settings.items()},
         "AIRFLOW_HOME": str(place.airflow),
-        HOME_VARIABLE: str(place.home.root),
-        SOURCE_VARIABLE: source_url(),
+        HOME_VARIABLE: str(place.root),
+        SOURCE_VARIABLE: _source_url(),
         # The sample is of a day long ago: a scheduled run of yesterday would find no logs, and be the first thing to see.
-        START_VARIABLE: os.environ.get(START_VARIABLE) or f"{datetime.now(UTC):%Y-%m-%d}",
-        **{
-            name: os.environ.get(name, "") if scheduled else "none"
-            for name in (
-                "DISPATCH_AUDIT_SCHEDULE",
-                "DISPATCH_AUDIT_MAINTENANCE_SCHEDULE",
-                "DISPATCH_AUDIT_ALERTS_SCHEDULE",
-            )
-        },
+        _START_VARIABLE: os.environ.get(_START_VARIABLE) or f"{datetime.now(UTC):%Y-%m-%d}",
+        **{name: os.environ.get(name, "") if scheduled else "none" for name in _SCHEDULE_VARIABLES},
         # When the DAG is switched on, its first run may be late at once. On SQLite, Airflow 3.3's scheduler may fail if a
         # deadline has passed already when its run is created.
         HOURS_VARIABLE: os.environ.get(HOURS_VARIABLE) or _NEVER_LATE_HOURS,
         MARKER_VARIABLE: marker,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONPATH": os.pathsep.join(filter(None, dict.fromkeys(paths))),
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "SPARK_LOCAL_IP": _HOST,

@@ -141,4 +141,4 @@ def write_file(home: Home) -> None:
     from dispatch_expectations.prometheus_file import write_newest
 
     stem, ending = os.path.splitext(path)  # noqa: PTH122 - stays a text
-    write_newest(f"{stem}-{source}{ending}" if source else path, home.warehouse, source)
+    write_newest(f"{stem}-{source}{ending}" if source else path, home.warehouse, home.outbox, source)
