@@ -25,6 +25,7 @@ from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.limits_in_force import (
+    REASON_OF_CHANCE,
     REASON_OF_DELAY,
     REASON_OF_RATE,
     DeliverTimes,
@@ -103,15 +104,18 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if self.core.trims_in_attempts() and (self._moves_under_way() or self.core.overtaken()):
             self._take_acks_before_trim(self._within(window.end))
         recorded = self._attempt_lines(window, including=including)
-        rated, limited = self._rate_may_hold(), list[Difference]()  # decisions that a dispatch rate explains
+        rated, limited = (
+            self._rate_may_hold(),
+            list[Difference](),
+        )  # decisions that a rate, or chance, explains
 
         pauses = self._pauses(recorded)
 
         def decide(between: Between) -> Read:
             limited.clear()
-            if not rated:
-                return self.core.attempt_read(between, pauses=pauses)
-            return self._attempt_under_rate(between, recorded, limited)
+            if rated:
+                return self._attempt_under_rate(between, recorded, limited)
+            return self._attempt_read(between, recorded, pauses, limited)
 
         outcome = self._decide(
             window, 3 + len(pauses), decide, lambda read: differing_read(read, recorded, self._positions)
@@ -119,7 +123,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if rated and outcome.explained and not limited:
             self._limits.full_read(recorded.read.max_entries or len(recorded.read.entries))
         for difference in limited:
-            window.leave_unjudged(difference.decision_class, difference.decisions, REASON_OF_RATE)
+            reason = REASON_OF_RATE if rated else REASON_OF_CHANCE
+            window.leave_unjudged(difference.decision_class, difference.decisions, reason)
         self._reads.attempted(outcome.answer)
         self.refused_now = list(outcome.answer.refused)
         if self.core.trimmed:
@@ -130,6 +135,12 @@ class MultipleConsumersVerifier(ShownStateDriver):
     def _pauses(self, _recorded: Recorded) -> Sequence[int]:
         """Return entries before which the scan of the replay set pauses, see ``attempt_read``; none, here."""
         return ()
+
+    def _attempt_read(
+        self, between: Between, _recorded: Recorded, pauses: Sequence[int], _limited: list[Difference]
+    ) -> Read:
+        """Attempt a read by the rules."""
+        return self.core.attempt_read(between, pauses=pauses)
 
     def _attempt_under_rate(self, between: Between, recorded: Recorded, limited: list[Difference]) -> Read:
         """Attempt a read by the rules, and if that is not what the log has, one of at most as many entries as it has."""

@@ -169,6 +169,7 @@ def differing_turns(
             if before != sent.permits_before:
                 what = f"consumer {sent.consumer}: {before}"
                 found.append(Difference("permits", what, str(sent.permits_before), seq=seq))
+    found += _differing_not_taken(outcome, recorded, show)
     return [*found, *_differing_end(outcome, recorded)]
 
 

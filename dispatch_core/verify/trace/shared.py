@@ -19,15 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dispatch_core.broker import hashing
-from dispatch_core.broker.multiple_consumers import Between, Round
+from dispatch_core.broker.multiple_consumers import Between, Read, Round
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
 from dispatch_core.verify.trace.races import Command, Difference
-from dispatch_core.verify.trace.racing import Window
-from dispatch_core.verify.trace.recorded import Recorded, differing_turns
+from dispatch_core.verify.trace.racing import Effects, Window
+from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
 from dispatch_core.verify.trace.shown_state import Charge, Counters
 
 #: Kinds that threads of clients and of the cursor write.
@@ -74,6 +74,28 @@ class SharedVerifier(MultipleConsumersVerifier):
         if self._deleted_at is not None:
             self.core.made_anew()
         super()._made_again(line)
+
+    # --- reads ---------------------------------------------------------------------------------------------------
+
+    def _attempt_read(
+        self, between: Between, recorded: Recorded, pauses: Sequence[int], limited: list[Difference]
+    ) -> Read:
+        """See ``MultipleConsumersVerifier``. A size that is random by design is one of ``read_sizes``, and not judged."""
+        if not self.core.profile.settings["preciseDispatcherFlowControl"]:
+            return super()._attempt_read(between, recorded, pauses, limited)
+        between(0)
+        sizes, saved, results = self.core.read_sizes(), self.core.save(), list(self._effects.results)
+        for size in sizes or [0]:
+            self.core.restore(saved)
+            self._effects = Effects(list(results))
+            read = self.core.attempt_read(lambda step: between(step) if step else None, size)
+            if not differing_read(read, recorded, self._positions):
+                if len(sizes) > 1:
+                    limited.append(
+                        Difference("read", f"a read of {sizes}", "", decisions=int(bool(recorded.read_seq)))
+                    )
+                break
+        return read
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
