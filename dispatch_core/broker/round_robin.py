@@ -63,7 +63,7 @@ class TurnRule(Enum):
 
 
 class Room(NamedTuple):
-    """What a consumer may take, in messages.
+    """Room of a consumer, in messages.
 
     ``below_limit``: until it has as many unacknowledged messages as it may; ``permits.UNLIMITED`` without a limit.
     """
