@@ -285,9 +285,7 @@ class RacingDriver(CursorDriver):
         """Return the permits of a ``flow_applied`` line; raises ``IllegalTransitionError`` if it has none."""
         permits: int | None = line.inputs["permits"]
         if permits is None:
-            raise IllegalTransitionError(
-                "no permits", rule="Key_Shared counts what has reached the dispatcher"
-            )
+            raise IllegalTransitionError("no permits", rule="the dispatcher counts what has reached it")
         return permits
 
     def _arrival(self, line: Line, entry: int) -> Command:

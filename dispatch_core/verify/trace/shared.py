@@ -29,6 +29,7 @@ from dispatch_core.verify.trace.races import Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
 from dispatch_core.verify.trace.shown_state import Charge, Counters
+from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
 #: Kinds that threads of clients and of the cursor write.
 _OF_OTHER_THREADS: Final = frozenset({"ack", "flow", "flow_counted", "mark_delete", "pending_ack_removed"})
@@ -146,3 +147,7 @@ class SharedVerifier(MultipleConsumersVerifier):
     def _without_connection(self, _consumer: int, _found: list[Counters]) -> list[Counters]:
         """See ``ShownStateDriver``: a broken connection changes no permits (Consumer.getAvailablePermits)."""
         return []
+
+
+class SharedWithUnloggedAcksVerifier(UnloggedAcksVerifier, SharedVerifier):
+    """State of one verification of a trace of 3.x or 4.0.0-preview.1: as for 4.x, except for the effect of acks."""

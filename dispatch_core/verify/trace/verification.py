@@ -28,7 +28,7 @@ from dispatch_core.verify.trace.key_shared_classic import ClassicKeySharedVerifi
 from dispatch_core.verify.trace.key_shared_preview import PreviewVerifier
 from dispatch_core.verify.trace.legality import Illegal, IllegalLines, where_of
 from dispatch_core.verify.trace.lines_ahead import LOOK_AHEAD
-from dispatch_core.verify.trace.shared import SharedVerifier
+from dispatch_core.verify.trace.shared import SharedVerifier, SharedWithUnloggedAcksVerifier
 from dispatch_core.verify.trace.single_active import SingleActiveVerifier
 
 Verifier = KeySharedVerifier | SharedVerifier | SingleActiveVerifier
@@ -255,7 +255,8 @@ def _driver_class(profile: Profile, facts: TraceFacts) -> type[Verifier]:
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveVerifier
     if profile.is_shared:
-        return SharedVerifier
+        unlogged = "draining_hashes" not in profile.changes and not facts.removals_logged
+        return SharedWithUnloggedAcksVerifier if unlogged else SharedVerifier
     if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
         # A trace of 4.x by the rules of 3.x (``--broker-version``) has lines for the effect of acks.
         unlogged = "classic_dispatchers" not in profile.changes and not facts.removals_logged

@@ -114,6 +114,13 @@ def test_what_nobody_can_take_is_replayed_in_position_order() -> None:
     assert (read.kind, read.entries) == ("Replay", (1, 3))
 
 
+def test_a_result_is_handed_out_in_its_own_order() -> None:
+    """Without delayed delivery on the topic a replay read is not sorted (asyncReplayEntries)."""
+    core = dispatcher([1] * 3)
+    connect(core, {1: 2})
+    assert turns(core, [2, 0, 1]) == [(1, [2, 0])]
+
+
 def test_a_consumer_that_leaves_gives_its_entries_back() -> None:
     core = dispatcher([1] * 4)
     connect(core, {1: 2, 2: 2})

@@ -17,10 +17,11 @@ OPERATIONS = Path(__file__).resolve().parents[2] / "data" / "operations"
 BATCHES = OPERATIONS / "4.2.4" / "shared-0014-quiet"
 BEFORE_4_0_4 = OPERATIONS / "4.0.0" / "shared-0014-quiet"
 CLASSIC = OPERATIONS / "4.2.4" / "shared-0026-classic-quiet"
+CLASSIC_SINGLE = OPERATIONS / "4.2.4" / "shared-0012-classic-quiet"
 LIMITED = OPERATIONS / "4.2.4" / "shared-0005-racing"
 MADE_AGAIN = OPERATIONS / "4.2.4" / "legal-0008-unsubscribed-shared"
 SOUGHT = OPERATIONS / "4.2.4" / "ops-0033-seek-back-shared"
-RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT)
+RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE)
 
 #: Kinds of tampering that no line of these traces lends itself to, by words in their names.
 NOT_HERE = (
@@ -118,6 +119,17 @@ def test_a_consumer_served_twice_in_a_round_is_compared_turn_by_turn(tmp_path: P
     first = t.first_wrong(t.verified(t.copy_with(BATCHES, trace, tmp_path)))
     assert first is not None
     assert (first.seq, first.decision_class) == (shows, "dispatch")
+
+
+def test_a_trace_of_3_x_has_no_lines_for_the_effect_of_acks(tmp_path: Path) -> None:
+    """The classic dispatcher is that of 3.x, which hashes keys, and whose pending acks are a plain map."""
+    trace = [line for line in t.raw(CLASSIC_SINGLE) if line.get("kind") != "pending_ack_removed"]
+    trace[0]["broker_version"] = "3.0.17"
+    for seq, line in enumerate(trace[1:], 1):
+        line["seq"] = seq
+        line.pop("hashes", None)
+    tally = t.verified(t.copy_with(CLASSIC_SINGLE, trace, tmp_path)).tally
+    assert tally.total("exact") == tally.total("decisions") > 800
 
 
 def test_precise_flow_control_is_bounded(tmp_path: Path) -> None:
