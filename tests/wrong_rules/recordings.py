@@ -643,4 +643,6 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "shared_never_trims": ("4.2.4/ops-0027-skip-shared",),
     "shared_never_trims_in_attempts": ("4.0.0/ops-0027-skip-shared",),
     "shared_usable_below_the_limit": ("4.2.4/shared-0014-quiet",),
+    "shared_level_of_the_index_first": ("4.2.4/soak-0051-shared-racing",),
+    "shared_worse_levels_never": ("4.2.4/soak-0051-shared-racing",),
 }

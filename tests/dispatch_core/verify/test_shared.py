@@ -21,7 +21,8 @@ CLASSIC_SINGLE = OPERATIONS / "4.2.4" / "shared-0012-classic-quiet"
 LIMITED = OPERATIONS / "4.2.4" / "shared-0005-racing"
 MADE_AGAIN = OPERATIONS / "4.2.4" / "legal-0008-unsubscribed-shared"
 SOUGHT = OPERATIONS / "4.2.4" / "ops-0033-seek-back-shared"
-RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE)
+LEVELS = OPERATIONS.parent / "races" / "4.2.4" / "soak-0051-shared-racing"
+RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE, LEVELS)
 
 #: Kinds of tampering that no line of these traces lends itself to, by words in their names.
 NOT_HERE = (
