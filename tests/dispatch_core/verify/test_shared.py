@@ -22,7 +22,7 @@ LIMITED = OPERATIONS / "4.2.4" / "shared-0005-racing"
 MADE_AGAIN = OPERATIONS / "4.2.4" / "legal-0008-unsubscribed-shared"
 SOUGHT = OPERATIONS / "4.2.4" / "ops-0033-seek-back-shared"
 LEVELS = OPERATIONS.parent / "races" / "4.2.4" / "soak-0051-shared-racing"
-RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE, LEVELS)
+RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE)
 
 #: Kinds of tampering that no line of these traces lends itself to, by words in their names.
 NOT_HERE = (
@@ -59,6 +59,12 @@ def test_every_decision_is_replayed(folder: Path) -> None:
     assert 1000 * tally.total("uncertain") <= 3 * tally.total("decisions")
     counted = {name: n["decisions"] for name, n in tally.counts.items() if n["decisions"]}
     assert counted == dict(+t.published_formula(t.raw(folder)))
+
+
+def test_priority_levels_are_replayed() -> None:
+    tally = t.verified(LEVELS).tally
+    assert tally.total("divergent") == 0
+    assert tally.total("exact") > 600
 
 
 USES_CLASSIC = "subscriptionSharedUseClassicPersistentImplementation"
