@@ -137,6 +137,7 @@ class Saved:
     state: st_.Saved
     unacked_indexes: dict[int, int]
     round_robin_index: int
+    broken: frozenset[int]
 
 
 class MultipleConsumersDispatcher(ABC):
@@ -174,6 +175,9 @@ class MultipleConsumersDispatcher(ABC):
         self._sent_deleted: set[int] = set()
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         self._round_robin_index = 0  # currentConsumerRoundRobinIndex; only Shared moves it
+        self._broken: frozenset[int] = (
+            frozenset()
+        )  # slots whose connections are known to have broken; only Shared asks
         self._ledger_start: Callable[[int], int] = _in_one_ledger
         #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[Released] = []
@@ -654,13 +658,19 @@ class MultipleConsumersDispatcher(ABC):
         s = self.state.s
         high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
         low = min(self._sent_deleted, default=high)
-        return Saved(st_.save(self.state, low, high), dict(self._unacked_indexes), self._round_robin_index)
+        return Saved(
+            st_.save(self.state, low, high),
+            dict(self._unacked_indexes),
+            self._round_robin_index,
+            self._broken,
+        )
 
     def restore(self, saved: Saved) -> None:
         """Restore what was saved."""
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
         self._round_robin_index = saved.round_robin_index
+        self._broken = saved.broken
 
     def discard(self, saved: Saved) -> None:
         """Give back the memory of what was saved; it is not restored any more."""

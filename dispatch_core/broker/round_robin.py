@@ -32,7 +32,8 @@ releases                    entries of a turn                                   
                             the size counts entries
 ==========================  ==================================================================  =========================
 
-A connection that is not writable counts as one permit; no log shows that.
+A connection that is not writable counts as one permit. No log shows that, but for a connection that breaks
+(``SharedDispatcher.connection_broke``).
 
 Source: AbstractDispatcherMultipleConsumers.getNextConsumer, PersistentDispatcherMultipleConsumers(Classic)
 .trySendMessagesToConsumers.

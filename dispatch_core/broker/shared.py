@@ -88,6 +88,14 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         """Remove a consumer: its pending entries enter the replay set, unless nobody is left."""
         self._requeue_member(consumer)
 
+    def connection_broke(self, consumer: int) -> None:
+        """Take a connection that has broken, before its consumer is removed: it is neither active nor writable.
+
+        4.x passes such a consumer over (Consumer.cnx().isActive). The classic dispatcher and 3.x go on and give it one entry
+        a turn (Consumer.isWritable).
+        """
+        self._broken |= {self.slot(consumer)}
+
     def made_anew(self) -> None:
         """Begin as a new dispatcher does: the subscription was deleted, and is made again."""
         self._round_robin_index = 0
@@ -130,7 +138,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             consumer = self._next()
             if consumer is None:
                 break
-            room = Room(int(st.permits[consumer]), int(permits.unacked_room(st, consumer)))
+            count = 1 if consumer in self._broken else int(st.permits[consumer])
+            room = Room(count, int(permits.unacked_room(st, consumer)))
             size = entries_of_turn(self._rule, left, room, average, self._batch_size())
             turn = self._serve(consumer, kind == "Replay", array[done : done + size])
             left -= turn.messages
@@ -150,13 +159,15 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         """Return the slot of the consumer that has the next turn, and move the index behind it; ``None`` = nobody has."""
         slots = self._connected_slots()
         levels = [self._levels[slot] for slot in slots]
-        place = next_consumer(
-            levels, lambda at: bool(permits.is_available(self.state, slots[at])), self._round_robin_index
-        )
+        place = next_consumer(levels, lambda at: self._is_available(slots[at]), self._round_robin_index)
         if place is None:
             return None
         self._round_robin_index = place + 1
         return slots[place]
+
+    def _is_available(self, slot: int) -> bool:
+        passed_over = slot in self._broken and self.profile.dispatcher is Dispatcher.SHARED
+        return bool(permits.is_available(self.state, slot)) and not passed_over
 
     def _serve(self, slot: int, is_replay: bool, entries: st_.I64) -> Turn:
         """Send the entries of a turn to its consumer."""

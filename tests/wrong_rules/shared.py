@@ -50,15 +50,15 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
     ),
     "shared_passes_over_nobody": edit(
         "a consumer without permits has its turn, too",
-        f"{_DISPATCHER}._next",
-        "bool(permits.is_available(self.state, slots[at]))",
+        f"{_DISPATCHER}._is_available",
+        "bool(permits.is_available(self.state, slot))",
         "True",
     ),
     "shared_serves_blocked_consumers": edit(
         "a consumer that is blocked on unacknowledged messages has its turn, too",
-        f"{_DISPATCHER}._next",
-        "bool(permits.is_available(self.state, slots[at]))",
-        "self.state.permits[slots[at]] > 0",
+        f"{_DISPATCHER}._is_available",
+        "bool(permits.is_available(self.state, slot))",
+        "self.state.permits[slot] > 0",
     ),
     "shared_level_of_the_index_first": edit(
         "consumers of the level at the index come before those of better levels",

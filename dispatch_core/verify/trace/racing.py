@@ -344,6 +344,9 @@ class RacingDriver(CursorDriver):
     def begin_command(self, command: Command) -> object:
         """Apply an ack that has arrived before the line of its effect; returns the result to compare with this line."""
 
+    def break_connection(self, command: Command) -> None:
+        """Apply the break of a connection before its consumer is removed; nothing, where no decision depends on it."""
+
     def apply_fact(self, fact: Command) -> None:
         """Apply an open fact; a subclass that opens others extends this."""
         if fact.total_by:
@@ -717,6 +720,8 @@ class _Stage:
             driver.core.unblock(command.unblocks)
         elif command.is_fact:
             driver.apply_fact(command)
+        elif command.breaks:
+            driver.break_connection(command)
         elif command.uncounts is not None:
             driver.core.take_back(command.connection, command.uncounts.permits)
         elif command.permits:

@@ -28,9 +28,12 @@ from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerif
 from dispatch_core.verify.trace.races import Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
+from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION
 from dispatch_core.verify.trace.shown_state import Charge, Counters
 from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
+#: Pseudo connections of breaks count down from here.
+_BROKEN: Final = -(1 << 41)
 #: Kinds that threads of clients and of the cursor write.
 _OF_OTHER_THREADS: Final = frozenset({"ack", "flow", "flow_counted", "mark_delete", "pending_ack_removed"})
 
@@ -122,6 +125,31 @@ class SharedVerifier(MultipleConsumersVerifier):
     def _step_of(self, command: Command, steps: int) -> int:
         """See ``RacingDriver``: what arrives behind the last send comes after the round."""
         return command.earliest if command.earliest < steps - 1 and self._sent_at else steps
+
+    def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """See ``RacingDriver``. A connection may have broken already if its consumer is removed soon, without a command."""
+        waiting, late = super()._under_way(steps)
+        for consumer in self.core.connected() if self._sent_at else ():
+            removal = self._removal_ahead(consumer)
+            if removal is not None:
+                what = f"the end of the connection of consumer {consumer}"
+                waiting[_BROKEN - consumer] = [Command(removal.seq, consumer, what, breaks=True)]
+        return waiting, late
+
+    def _removal_ahead(self, consumer: int) -> Line | None:
+        """Return the line of a removal that comes soon, if its connection has no command before it."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.t_us - self._line.t_us > HELD_UP_US:
+                break
+            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
+                break
+            if line.consumer == consumer and line.kind == "consumer_removing":
+                return line
+        return None
+
+    def break_connection(self, command: Command) -> None:
+        """See ``RacingDriver``."""
+        self.core.connection_broke(command.connection)
 
     def _differing_round(
         self, outcome: Round, entries: Sequence[int], recorded: Recorded

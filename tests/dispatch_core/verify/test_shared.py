@@ -22,6 +22,8 @@ LIMITED = OPERATIONS / "4.2.4" / "shared-0005-racing"
 MADE_AGAIN = OPERATIONS / "4.2.4" / "legal-0008-unsubscribed-shared"
 SOUGHT = OPERATIONS / "4.2.4" / "ops-0033-seek-back-shared"
 LEVELS = OPERATIONS.parent / "races" / "4.2.4" / "soak-0051-shared-racing"
+BROKEN = LEVELS.with_name("soak-0067-classic-shared-racing")
+RESET_AHEAD = LEVELS.with_name("soak-0082-shared-quiet")
 RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE)
 
 #: Kinds of tampering that no line of these traces lends itself to, by words in their names.
@@ -61,10 +63,26 @@ def test_every_decision_is_replayed(folder: Path) -> None:
     assert counted == dict(+t.published_formula(t.raw(folder)))
 
 
-def test_priority_levels_are_replayed() -> None:
-    tally = t.verified(LEVELS).tally
+@pytest.mark.parametrize(("folder", "exact"), [(LEVELS, 600), (BROKEN, 890), (RESET_AHEAD, 600)], ids=str)
+def test_situations_that_soak_has_found(folder: Path, exact: int) -> None:
+    """Priority levels, a connection that breaks during a round, a reset to a position that is not stored yet."""
+    tally = t.verified(folder).tally
     assert tally.total("divergent") == 0
-    assert tally.total("exact") > 600
+    assert tally.total("exact") > exact
+
+
+def test_a_connection_breaks_only_if_its_consumer_is_removed_soon(tmp_path: Path) -> None:
+    """One entry a turn, but the connection still has a command before the removal: that is divergent."""
+    trace = t.raw(BROKEN)
+    removal = next(at for at, line in enumerate(trace) if line.get("seq") == 89)
+    flow = {**trace[removal], "kind": "flow", "permits": 1, "blocked": False}
+    trace.insert(removal, flow)
+    for line in trace[removal + 1 :]:
+        if "seq" in line:
+            line["seq"] += 1
+    first = t.first_wrong(t.verified(t.copy_with(BROKEN, trace, tmp_path)))
+    assert first is not None
+    assert (first.seq, first.decision_class) == (76, "dispatch")
 
 
 USES_CLASSIC = "subscriptionSharedUseClassicPersistentImplementation"
