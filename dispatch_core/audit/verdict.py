@@ -43,6 +43,7 @@ from dispatch_core.audit.catalogue import (
     SEVERITIES,
 )
 from dispatch_core.audit.sentences.lists import counts_by_name
+from dispatch_core.tables import SHARED_WITHOUT_TRACE
 
 PASS: Final = "PASS"  # noqa: S105 - a verdict, not a password
 FAIL: Final = "FAIL"
@@ -354,9 +355,9 @@ def _unseen(promise: str, seen: Seen, policy: Policy, subscription_type: str) ->
         if seen.undelivered:
             return f"stored entries that were not sent, and no finding says why: {seen.undelivered}"
         return None if judged else f"what held work back is not known: {seen.not_judged}"
-    if promise != CONFORMANCE or subscription_type == "Shared":
+    if promise != CONFORMANCE or (subscription_type == "Shared" and not seen.decisions):
         return None
-    if not judged:
+    if seen.not_judged is not None:
         return f"nothing was compared with the rules: {seen.not_judged}"
     if seen.doubted:
         because = " or ".join(seen.doubted_by or (BY_LINES,))
@@ -373,8 +374,8 @@ def _all_well(promise: str, tolerated: Mapping[str, int], subscription_type: str
     parts = [f"tolerated: {_counted(tolerated)}"] if tolerated else []
     if subscription_type == "Shared" and promise == PER_KEY_ORDER:
         return "a Shared subscription promises no order: not judged"
-    if subscription_type == "Shared" and promise == CONFORMANCE:
-        return "Shared subscriptions are audited for duplicates and loss only, not replayed"
+    if subscription_type == "Shared" and promise == CONFORMANCE and not (seen and seen.decisions):
+        return SHARED_WITHOUT_TRACE
     if promise == BALANCE and seen is not None and seen.balance is not None:
         parts.append(f"not judged: {seen.balance}")
     if promise == CONFORMANCE and seen is not None:

@@ -22,7 +22,7 @@ consumers                stay                                        disconnecte
                                                                      when the reset disconnects one
 =======================  ==========================================  ==================================================
 
-What a move forward leaves behind in a Key_Shared dispatcher depends on the release:
+What a move forward leaves behind in a Key_Shared or Shared dispatcher depends on the release (Shared has no hashes):
 
 ==========================================  ============================================================================
 4.0.11+, 4.2.2+ (#25581, #25592)            After the move (``markDeletePositionMoveForward``) everything up to mark-delete
@@ -69,6 +69,8 @@ A reset goes back to entry 1, and what was acknowledged from there on is not any
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from dispatch_core.broker import cursor
@@ -76,6 +78,9 @@ from dispatch_core.broker.pending_acks import unacked_messages
 from dispatch_core.broker.permits import add_unacked, unblock_if_due
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.state import MARK_DELETE, NOBODY, READ_POSITION, State
+
+#: Dispatchers that drop what mark-delete has passed, at one time or the other.
+_TRIMMING: Final = (Dispatcher.KEY_SHARED, Dispatcher.SHARED)
 
 
 def target_of_skip(st: State, entries: int, stored: int) -> int:
@@ -138,7 +143,18 @@ def trims_after_a_move(profile: Profile) -> bool:
     >>> [trims_after_a_move(resolve(version)) for version in ("4.0.0", "4.0.11", "4.2.1", "4.2.4")]
     [False, True, False, True]
     """
-    return profile.dispatcher is Dispatcher.KEY_SHARED and "trim_only_on_expiry" in profile.changes
+    return profile.dispatcher in _TRIMMING and "trim_only_on_expiry" in profile.changes
+
+
+def trims_in_attempts(profile: Profile) -> bool:
+    """True if a read attempt begins by dropping what mark-delete has passed (4.0.0 to 4.0.10, 4.1, 4.2.1; until #25581).
+
+    >>> from dispatch_core.broker.profiles import resolve
+    >>> [trims_in_attempts(resolve(version)) for version in ("3.0.17", "4.0.0", "4.0.11", "4.2.1", "4.2.4")]
+    [False, True, False, True, False]
+    """
+    drains = "draining_hashes" in profile.changes
+    return profile.dispatcher in _TRIMMING and drains and "trim_only_on_expiry" not in profile.changes
 
 
 def lower_for_trim(st: State, slot: int, messages: int) -> int:

@@ -25,19 +25,18 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, cursor, cursor_moves, membership, read_loop, replay_set
+from dispatch_core.broker import commands, cursor, membership, read_loop, replay_set
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import (
     Between,
     MultipleConsumersDispatcher,
     Pairs,
-    Read,
     Released,
     Round,
     nothing_between,
@@ -49,11 +48,6 @@ from dispatch_core.broker.selectors.auto_split import AutoSplitSelector
 from dispatch_core.broker.selectors.hashes_by_place import HashesByPlace
 from dispatch_core.broker.selectors.selector import Announced, Selector
 from dispatch_core.errors import IllegalTransitionError, UnsupportedRuleError
-
-
-def _in_one_ledger(_entry: int) -> int:
-    """Return the first entry of the ledger of an entry, where all entries are in one ledger."""
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +68,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     """
 
     _dispatcher = Dispatcher.KEY_SHARED
-    #: The room below the unacked limit is counted in entries, see ``permits.usable_now``.
-    counts_entries = True
     #: The lowest position that may be remembered for a joining consumer; -1 = before the first entry.
     _lowest_when_joining = -1
 
@@ -95,10 +87,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._selector: Selector = factory.build(profile)
         self._by_place = HashesByPlace(self._selector.places)
         self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
-        self._ledger_start: Callable[[int], int] = _in_one_ledger
         self._when_joining: dict[int, int] = {}  # consumer → position that its rule remembered when it joined
-        #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
-        self.trimmed: list[Released] = []
         s, number = self.state.s, profile.number
         s[st_.LOOK_AHEAD_PER_CONSUMER] = number("keySharedLookAheadMsgInReplayThresholdPerConsumer")
         s[st_.LOOK_AHEAD_PER_SUBSCRIPTION] = number("keySharedLookAheadMsgInReplayThresholdPerSubscription")
@@ -110,8 +99,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         s[st_.REPLAY_BY_PERMITS] = int("out_of_order_by_permits" in profile.changes)
         needs_more = "look_ahead_needs_more" if s[st_.IN_ORDER] else "out_of_order_by_permits"
         s[st_.LOOK_AHEAD_NEEDS_MORE] = int(needs_more in profile.changes)
-        trims = "draining_hashes" in profile.changes and "trim_only_on_expiry" not in profile.changes
-        s[st_.TRIMS_TO_MARK_DELETE] = int(trims)
 
     # --- membership: a new epoch -----------------------------------------------------------------------------
 
@@ -293,11 +280,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- the window of the log -------------------------------------------------------------------------------
 
-    def _make_room(self, entries: int) -> None:
-        super()._make_room(entries)
-        self._plan = np.zeros(entries + 3, np.int64)
-        self._attempts = np.zeros(1 + 2 * (entries + 1), np.int64)
-
     def _new_hashes(self, known: int) -> None:
         self._own_hashes(np.arange(known, len(self._hash_ids)))
 
@@ -318,49 +300,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     # --- reads and rounds ------------------------------------------------------------------------------------
 
-    def attempt_read(
-        self, between: Between = nothing_between, at_most: int | None = None, pauses: Sequence[int] = ()
-    ) -> Read:
-        """Decide which read is issued now (``readMoreEntries``).
-
-        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a
-        dispatch rate allows, 0 = no read; ``None`` = there is no rate. ``pauses``: entries, ascending, before which the
-        scan of the replay set pauses; each makes a further step between 1 and the last.
-        """
-        st = self.state
-        between(0)
-        trimmed = self._trim()
-        read_loop.plan_size(st, self._plan, self._attempts)
-        if at_most is not None and self._plan[0] == read_loop.UNDECIDED:
-            self._plan[1] = min(int(self._plan[1]), at_most)
-            self._plan[0] = read_loop.UNDECIDED if at_most else read_loop.NO_READ
-        between(1)
-        if pauses:
-            self._plan_replay_in_parts(between, pauses)
-        else:
-            self._plan_replay()
-        between(2 + len(pauses))
-        self._plan_normal()
-        self.trimmed = trimmed
-        return self._planned(tuple(self._refused()))
-
-    def _plan_replay(self) -> None:
-        read_loop.plan_replay(self.state, self._plan, self._attempts)
-
-    def _plan_replay_in_parts(self, between: Between, pauses: Sequence[int]) -> None:
-        """Plan a replay as ``_plan_replay`` does, with a step before each of the entries ``pauses``."""
-        st, plan = self.state, self._plan
-        undecided, found = plan[0] == read_loop.UNDECIDED, 0
-        entry = int(read_loop.begin_scan(st)) if undecided else -1
-        for step, stop in enumerate((*pauses, int(st.s[st_.REPLAY_HIGH])), 2):
-            if entry >= 0:
-                entry = int(replay_set.next_in_replay(st, entry))
-                found = int(read_loop.scan(st, int(plan[1]), found, entry, stop, plan, self._attempts))
-                entry = max(entry, stop)
-            if step < 2 + len(pauses):
-                between(step)
-        if undecided:
-            read_loop.end_scan(st, found, plan)
+    def _plan_normal(self) -> None:
+        read_loop.plan_normal(self.state, self._plan)
 
     def replay_positions(self, sticky_hash: int) -> list[int]:
         """Return the entries of the replay set that have this hash stored, ascending."""
@@ -376,79 +317,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def remembers_blocked_hashes(self) -> bool:
         """True if a hash that a scan or a round has held back stays so for the rest of it (#23874)."""
         return bool(self.state.s[st_.BLOCKED_HASH_MEMORY])
-
-    def _plan_normal(self) -> None:
-        read_loop.plan_normal(self.state, self._plan)
-
-    def _planned(self, refused: tuple[tuple[int, int], ...]) -> Read:
-        """Issue the read of the plan; entries that are acknowledged already leave the replay set."""
-        st = self.state
-        kind, count = int(self._plan[0]), int(self._plan[1])
-        if kind == read_loop.REPLAY_READ:
-            entries = tuple(int(entry) for entry in self._plan[2 : 2 + count])
-            gone = tuple(entry for entry in entries if st.deleted[entry])
-            commands.issue_replay(st, self._plan)
-            return Read("Replay", entries=entries, already_deleted=gone, refused=refused)
-        if kind == read_loop.NORMAL_READ:
-            return Read("Normal", max_entries=count, refused=refused)
-        return Read("Backoff" if kind == read_loop.BACK_OFF else "None", refused=refused)
-
-    def _trim(self) -> list[Released]:
-        """Drop all up to mark-delete from replay set and pending acks, where that has moved (until #25581).
-
-        Returns the releases of entries that were still pending; unacked counters are not lowered.
-        """
-        if not commands.trim_is_due(self.state):
-            return []
-        commands.trim(self.state, self._start_of_ledger())
-        return [self._let_go(slot, entry) for slot, entries in self._passed() for entry in entries]
-
-    def _passed(self) -> list[tuple[int, list[int]]]:
-        """Return the pending entries that mark-delete has passed: for each connected consumer, by its slot."""
-        if not self._sent_deleted:
-            return []
-        overtaken = self.overtaken()
-        holders = self.state.holder[overtaken].tolist()
-        return [
-            (slot, [entry for entry, holder in zip(overtaken, holders, strict=True) if holder == slot])
-            for slot in self._connected_slots()
-        ]
-
-    # --- operations on the cursor ----------------------------------------------------------------------------
-
-    def know_ledgers(self, ledger_start: Callable[[int], int]) -> None:
-        """Take a function that returns the first entry of the ledger of an entry; without it, there is one ledger."""
-        self._ledger_start = ledger_start
-
-    def _start_of_ledger(self) -> int:
-        """Return the first entry of the ledger in which mark-delete is."""
-        mark_delete = int(self.state.s[st_.MARK_DELETE])
-        return self._ledger_start(mark_delete) if mark_delete >= 0 else 0
-
-    def trims_after_a_move(self) -> bool:
-        """True if ``trim_passed`` follows a move of the cursor forward; else a read attempt trims, or nothing does."""
-        return cursor_moves.trims_after_a_move(self.profile)
-
-    def trims_in_attempts(self) -> bool:
-        """True if a read attempt begins by dropping all that mark-delete has passed (until #25581)."""
-        return bool(self.state.s[st_.TRIMS_TO_MARK_DELETE])
-
-    def trim_passed(self) -> list[Released]:
-        """Drop everything up to mark-delete from replay set and pending acks, after a move of the cursor (#25581).
-
-        Consumer by consumer, in position order; their unacked counters are lowered, and parked permits may flow. Returns
-        the releases.
-        """
-        st = self.state
-        replay_set.remove_up_to(st, int(st.s[st_.MARK_DELETE]), self._start_of_ledger())
-        released: list[Released] = []
-        for slot, entries in self._passed():
-            messages = sum(int(st.pending_count[entry]) for entry in entries)
-            draining_hashes.start_batch(st)
-            released += [self._let_go(slot, entry) for entry in entries]
-            draining_hashes.end_batch(st)
-            cursor_moves.lower_for_trim(st, slot, messages)
-        return released
 
     def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
         """Dispatch one read result. ``finish_round`` follows when the log says whether there is more to read.
@@ -481,15 +349,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         result.in_replay = int(st.s[st_.N_REPLAY])
         return result
 
-    def _already_acked(self, entries: st_.I64) -> dict[int, int]:
-        """Count, per chosen consumer, the batch indexes of what it is sent that are acknowledged already."""
-        acked: dict[int, int] = {}
-        indexes = self.state.acked_indexes[entries].tolist()
-        for slot, count in zip(self._outcome[: len(entries)].tolist(), indexes, strict=True):
-            if slot >= 0 and count:
-                acked[self._numbers[slot]] = acked.get(self._numbers[slot], 0) + count
-        return acked
-
     def _choose(self, result: Round, is_replay: bool, entries: st_.I64) -> int:
         """First step of a round: choose a consumer for each entry. Returns a number for ``_conclude``.
 
@@ -509,9 +368,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         for entry, outcome in zip(entries, self._outcome[: len(entries)].tolist(), strict=True):
             if outcome >= 0:
                 result.sent.setdefault(self._numbers[outcome], []).append(entry)
-                self._last_sent = max(self._last_sent, entry)
-                if self.state.deleted[entry]:
-                    self._sent_deleted.add(entry)
+                self._note_sent(entry)
             elif outcome == read_loop.NOT_TOUCHED:
                 result.untouched.append(entry)
             elif outcome == read_loop.REFUSED:
@@ -606,24 +463,3 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             # Before #24736 a hash that comes and goes again is counted twice.
             most = pending.get(pair, 0) if "added_ranges" in self.profile.changes else st.drain_refs[hash_id]
             assert 1 <= st.drain_refs[hash_id] <= most, "draining references without pending entries"
-
-    # --- inside ----------------------------------------------------------------------------------------------
-
-    def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
-        """Remove all pending acks of a consumer that leaves; returns a release per entry."""
-        array, count = np.asarray(entries, dtype=np.int64), len(entries)
-        hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
-        gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
-        if gone < count:
-            raise self._not_the_owner(int(self._hash_ids.values[hash_ids[gone]]), slot)
-        hashes = self._hash_ids.values[hash_ids].tolist()
-        number = self._numbers[slot]
-        return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
-
-    def _refused(self) -> Pairs:
-        """Return the (consumer, hash) pairs that draining has refused in the step before."""
-        count = int(self._attempts[0])
-        pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
-        return [
-            (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()
-        ]

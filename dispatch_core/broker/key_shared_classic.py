@@ -36,7 +36,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, membership, read_loop_classic, replay_set
+from dispatch_core.broker import commands, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.broker.multiple_consumers import Between, Round, nothing_between
@@ -64,8 +64,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
     ) -> None:
         super().__init__(profile, hashes, num_messages, max_consumers)
         s = self.state.s
-        s[st_.TRACK_LAST_SENT] = s[st_.TRACK_DRAINING] = 0
-        s[st_.TRIMS_TO_MARK_DELETE] = s[st_.REPLAY_BY_PERMITS] = 0
+        s[st_.TRACK_LAST_SENT] = s[st_.TRACK_DRAINING] = s[st_.REPLAY_BY_PERMITS] = 0
         s[st_.PRE_FILTERS_REPLAY] = int("replay_pre_filter" in profile.changes)
         s[st_.SORTS_RECENT] = int("recently_joined_sorted" in profile.changes)
         s[st_.STUCK_MEMORY] = int("no_stuck_consumers" not in profile.changes)
@@ -82,17 +81,11 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     def drop(self, consumer: int, moved: assignments.Impacted, between: Between = nothing_between) -> Leave:
         """Second step of ``leave``: take back the consumer's pending entries, to be redelivered. ``forget`` follows."""
-        st = self.state
         between(0)
-        slot, pending = self._drop_member(consumer)
-        if st.s[st_.N_CONSUMERS]:
-            membership.requeue_pending(st, np.asarray(pending, dtype=np.int64))
-        else:
-            replay_set.clear_replay(st)
-        self._let_go_all(slot, pending, closing=False)
+        self._requeue_member(consumer)
         between(1)
         between(2)
-        return Leave([], [], [], cleared=not st.s[st_.N_CONSUMERS])
+        return Leave([], [], [], cleared=not self.state.s[st_.N_CONSUMERS])
 
     def forget(self, consumer: int) -> bool:
         """See ``KeySharedDispatcher.forget``."""

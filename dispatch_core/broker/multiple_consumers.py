@@ -1,7 +1,8 @@
 """Common base of the dispatchers with several consumers at a time (PersistentDispatcherMultipleConsumers).
 
-Members in list order, permits and unacked counters, pending acks, acknowledgements and redelivery requests, and the flags
-of reads in flight. The Key_Shared dispatchers (``key_shared``, ``key_shared_classic``) add selector, ordering rule, loop.
+Members in list order, permits and unacked counters, pending acks, acknowledgements and redelivery requests, and read
+attempts. The Key_Shared dispatchers (``key_shared``, ``key_shared_classic``) add selector, ordering rule and rounds. The
+Shared dispatcher (``shared``) adds rounds in which consumers take turns.
 
 Control plane, plain Python over one ``state.State``; joins and leaves are handled here, every other event is passed on to
 the data plane (``commands``, ``read_loop`` and their neighbours). The object knows no clock, no file and no recorded
@@ -10,6 +11,7 @@ decision: its state is a function of the events given to it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,9 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, cursor, cursor_moves, pending_acks, permits, replay_set
+from dispatch_core.broker import (
+    commands,
+    cursor,
+    cursor_moves,
+    membership,
+    pending_acks,
+    permits,
+    read_loop,
+    replay_set,
+)
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.hash_ids import HashIds
+from dispatch_core.broker.ordering import draining_hashes
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import IllegalTransitionError
 
@@ -45,9 +57,22 @@ class Read:
     refused: tuple[tuple[int, int], ...] = ()  # (consumer, hash) that draining held back during the scan
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a round of Shared: what a consumer was sent at once, and its values before."""
+
+    consumer: int
+    entries: list[int]
+    messages: int
+    already_acked: int  # batch indexes of the entries that are acknowledged already
+    permits_before: int
+    average_before: float  # messages per entry
+    blocks: bool  # the consumer is blocked on unacknowledged messages by it
+
+
 @dataclass(slots=True)
 class Round:
-    """Outcome of one dispatch round."""
+    """Outcome of one dispatch round. ``turns``: of Shared, where a consumer may be served several times."""
 
     sent: dict[int, list[int]] = field(default_factory=dict)  # consumer → entries, in order
     to_replay: list[int] = field(default_factory=list)
@@ -63,8 +88,16 @@ class Round:
     look_ahead: bool = False  # this round looks ahead: the next replay scan is skipped once
     retry: bool = False  # read again at once; known when the round has ended (3.x, classic: before)
     waits_for_writes: bool = False  # it reads again at once only if all is written by then (3.x, classic)
-    look_ahead_due: bool = False  # by this round, or by an earlier one that no scan has followed yet
+    #: By this round, or by an earlier one that no scan has followed yet; ``None`` = the dispatcher never looks ahead.
+    look_ahead_due: bool | None = False
     in_replay: int = 0
+    turns: list[Turn] = field(default_factory=list)
+
+    def acked_in_send(self, nth: int, consumer: int) -> int:
+        """Count the acknowledged batch indexes of the ``nth`` send of the round, which goes to ``consumer``."""
+        if self.turns:
+            return self.turns[nth].already_acked if nth < len(self.turns) else 0
+        return self.already_acked.get(consumer, 0)
 
 
 class Released(NamedTuple):
@@ -92,20 +125,30 @@ class Redelivery:
     flows: commands.Flows
 
 
+def _in_one_ledger(_entry: int) -> int:
+    """Return the first entry of the ledger of an entry, where all entries are in one ledger."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A copy of a dispatcher, to go back to while orders of racing events are tried."""
 
     state: st_.Saved
     unacked_indexes: dict[int, int]
+    round_robin_index: int
+    broken: frozenset[int]
 
 
-class MultipleConsumersDispatcher:
+class MultipleConsumersDispatcher(ABC):
     """Members, permits, pending acks and reads of one dispatcher, from its first consumer on.
 
     Consumers are the log's numbers, entries ordinals of its messages. ``hashes``, ``num_messages``: sticky key hash and
     batch size of each entry. ``max_consumers``: how many will ever be connected.
     """
+
+    #: The room below the unacked limit is counted in entries, see ``permits.usable_now``.
+    counts_entries = True
 
     def __init__(
         self,
@@ -131,11 +174,19 @@ class MultipleConsumersDispatcher:
         #: Entries that may be pending although deleted: when they were sent, index by index since, or by a moved cursor.
         self._sent_deleted: set[int] = set()
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
+        self._round_robin_index = 0  # currentConsumerRoundRobinIndex; only Shared moves it
+        self._broken: frozenset[int] = (
+            frozenset()
+        )  # slots whose connections are known to have broken; only Shared asks
+        self._ledger_start: Callable[[int], int] = _in_one_ledger
+        #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
+        self.trimmed: list[Released] = []
         self._make_room(len(hashes))
         s, number = self.state.s, profile.number
         s[st_.READ_BATCH_SIZE] = s[st_.MAX_READ_BATCH_SIZE] = number("dispatcherMaxReadBatchSize")
         s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
         s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
+        s[st_.TRIMS_TO_MARK_DELETE] = int(cursor_moves.trims_in_attempts(profile))
         s[st_.REDELIVERS_IN_ONE_BATCH] = int("redeliver_in_one_batch" in profile.changes)
         if "unblock_before_lowering" in profile.changes:
             again = "unblock_again_after_lowering" in profile.changes
@@ -191,11 +242,18 @@ class MultipleConsumersDispatcher:
     def _make_room(self, entries: int) -> None:
         self._outcome = np.zeros(entries + 1, np.int64)
         self._pending = np.zeros(entries + 1, np.int64)  # scratch: entries that are pending
+        self._plan = np.zeros(entries + 3, np.int64)
+        self._attempts = np.zeros(1 + 2 * (entries + 1), np.int64)
 
+    @abstractmethod
     def _new_hashes(self, known: int) -> None:
-        """Look up the owners of new hashes, those from the id ``known`` on; a subclass with a selector does."""
+        """Look up the owners of new hashes, those from the id ``known`` on."""
 
     # --- members ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def join(self, consumer: int, name: str, priority_level: int = 0) -> None:
+        """Add a consumer to the list of the dispatcher."""
 
     def _add_member(self, consumer: int, name: str, priority_level: int) -> int:
         """Append the consumer to the list; the first one finds a rewound cursor and an empty replay set."""
@@ -244,6 +302,15 @@ class MultipleConsumersDispatcher:
             st.redelivery_count[:] = 0
             s[st_.TOTAL_PERMITS] = s[st_.TOTAL_UNACKED] = s[st_.BLOCKED_ON_UNACKED] = 0
         return slot, pending
+
+    def _requeue_member(self, consumer: int) -> None:
+        """Take the consumer off the list; its pending entries enter the replay set, unless nobody is left."""
+        slot, pending = self._drop_member(consumer)
+        if self.state.s[st_.N_CONSUMERS]:
+            membership.requeue_pending(self.state, np.asarray(pending, dtype=np.int64))
+        else:
+            replay_set.clear_replay(self.state)
+        self._let_go_all(slot, pending, closing=False)
 
     # --- flow, acks, redelivery ------------------------------------------------------------------------------
 
@@ -378,9 +445,12 @@ class MultipleConsumersDispatcher:
         """Count the messages of an entry that the cursor does not have as acknowledged."""
         return int(pending_acks.unacked_messages(self.state, entry))
 
-    def written_first(self, outcome: Round, consumer: int) -> None:
-        """Have what a round sent to a consumer be written before the dispatcher lowered its total (``lower_total``)."""
-        permits.lower_total(self.state, outcome.already_acked.get(consumer, 0), 0)
+    def written_first(self, already_acked: int) -> None:
+        """Have a send be written before the dispatcher lowered its total (``lower_total``).
+
+        ``already_acked``: batch indexes of what was sent that are acknowledged already.
+        """
+        permits.lower_total(self.state, already_acked, 0)
 
     def change_total(self, by: int) -> None:
         """Change the dispatcher's total permits: a send was written before or after it was lowered, contrary to so far."""
@@ -423,7 +493,123 @@ class MultipleConsumersDispatcher:
         self._unacked_indexes.clear()
         self._sent_deleted.clear()
 
+    def know_ledgers(self, ledger_start: Callable[[int], int]) -> None:
+        """Take a function that returns the first entry of the ledger of an entry; without it, there is one ledger."""
+        self._ledger_start = ledger_start
+
+    def _start_of_ledger(self) -> int:
+        """Return the first entry of the ledger in which mark-delete is."""
+        mark_delete = int(self.state.s[st_.MARK_DELETE])
+        return self._ledger_start(mark_delete) if mark_delete >= 0 else 0
+
+    def trims_after_a_move(self) -> bool:
+        """True if ``trim_passed`` follows a move of the cursor forward; else a read attempt trims, or nothing does."""
+        return cursor_moves.trims_after_a_move(self.profile)
+
+    def trims_in_attempts(self) -> bool:
+        """True if a read attempt begins by dropping all that mark-delete has passed (until #25581)."""
+        return bool(self.state.s[st_.TRIMS_TO_MARK_DELETE])
+
+    def trim_passed(self) -> list[Released]:
+        """Drop everything up to mark-delete from replay set and pending acks, after a move of the cursor (#25581).
+
+        Consumer by consumer, in position order; their unacked counters are lowered, and parked permits may flow. Returns
+        the releases.
+        """
+        st = self.state
+        replay_set.remove_up_to(st, int(st.s[st_.MARK_DELETE]), self._start_of_ledger())
+        released: list[Released] = []
+        for slot, entries in self._passed():
+            messages = sum(int(st.pending_count[entry]) for entry in entries)
+            draining_hashes.start_batch(st)
+            released += [self._let_go(slot, entry) for entry in entries]
+            draining_hashes.end_batch(st)
+            cursor_moves.lower_for_trim(st, slot, messages)
+        return released
+
     # --- reads -----------------------------------------------------------------------------------------------
+
+    def attempt_read(
+        self, between: Between = nothing_between, at_most: int | None = None, pauses: Sequence[int] = ()
+    ) -> Read:
+        """Decide which read is issued now (``readMoreEntries``).
+
+        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a
+        dispatch rate allows, 0 = no read; ``None`` = there is no rate. ``pauses``: entries, ascending, before which the
+        scan of the replay set pauses; each makes a further step between 1 and the last.
+        """
+        st = self.state
+        between(0)
+        trimmed = self._trim()
+        read_loop.plan_size(st, self._plan, self._attempts)
+        if at_most is not None and self._plan[0] == read_loop.UNDECIDED:
+            self._plan[1] = min(int(self._plan[1]), at_most)
+            self._plan[0] = read_loop.UNDECIDED if at_most else read_loop.NO_READ
+        between(1)
+        if pauses:
+            self._plan_replay_in_parts(between, pauses)
+        else:
+            self._plan_replay()
+        between(2 + len(pauses))
+        self._plan_normal()
+        self.trimmed = trimmed
+        return self._planned(tuple(self._refused()))
+
+    def _plan_replay(self) -> None:
+        read_loop.plan_replay(self.state, self._plan, self._attempts)
+
+    def _plan_replay_in_parts(self, between: Between, pauses: Sequence[int]) -> None:
+        """Plan a replay as ``_plan_replay`` does, with a step before each of the entries ``pauses``."""
+        st, plan = self.state, self._plan
+        undecided, found = plan[0] == read_loop.UNDECIDED, 0
+        entry = int(read_loop.begin_scan(st)) if undecided else -1
+        for step, stop in enumerate((*pauses, int(st.s[st_.REPLAY_HIGH])), 2):
+            if entry >= 0:
+                entry = int(replay_set.next_in_replay(st, entry))
+                found = int(read_loop.scan(st, int(plan[1]), found, entry, stop, plan, self._attempts))
+                entry = max(entry, stop)
+            if step < 2 + len(pauses):
+                between(step)
+        if undecided:
+            read_loop.end_scan(st, found, plan)
+
+    @abstractmethod
+    def _plan_normal(self) -> None:
+        """Plan a normal read (third step of ``attempt_read``)."""
+
+    def _planned(self, refused: tuple[tuple[int, int], ...]) -> Read:
+        """Issue the read of the plan; entries that are acknowledged already leave the replay set."""
+        st = self.state
+        kind, count = int(self._plan[0]), int(self._plan[1])
+        if kind == read_loop.REPLAY_READ:
+            entries = tuple(int(entry) for entry in self._plan[2 : 2 + count])
+            gone = tuple(entry for entry in entries if st.deleted[entry])
+            commands.issue_replay(st, self._plan)
+            return Read("Replay", entries=entries, already_deleted=gone, refused=refused)
+        if kind == read_loop.NORMAL_READ:
+            return Read("Normal", max_entries=count, refused=refused)
+        return Read("Backoff" if kind == read_loop.BACK_OFF else "None", refused=refused)
+
+    def _trim(self) -> list[Released]:
+        """Drop all up to mark-delete from replay set and pending acks, where that has moved (until #25581).
+
+        Returns the releases of entries that were still pending; unacked counters are not lowered.
+        """
+        if not commands.trim_is_due(self.state):
+            return []
+        commands.trim(self.state, self._start_of_ledger())
+        return [self._let_go(slot, entry) for slot, entries in self._passed() for entry in entries]
+
+    def _passed(self) -> list[tuple[int, list[int]]]:
+        """Return the pending entries that mark-delete has passed: for each connected consumer, by its slot."""
+        if not self._sent_deleted:
+            return []
+        overtaken = self.overtaken()
+        holders = self.state.holder[overtaken].tolist()
+        return [
+            (slot, [entry for entry, holder in zip(overtaken, holders, strict=True) if holder == slot])
+            for slot in self._connected_slots()
+        ]
 
     def read_cancelled(self) -> None:
         """Cancel a waiting normal read. Between #23384 and #23855 a replay read is forgotten with it."""
@@ -437,6 +623,29 @@ class MultipleConsumersDispatcher:
             self._check_stored(entry)
         return bool(commands.read_done(self.state, kind != "Normal", max(entries, default=-1), len(entries)))
 
+    def _note_sent(self, entry: int) -> None:
+        """Note a delivery: how far was sent, and that the entry may be pending although it is deleted."""
+        self._last_sent = max(self._last_sent, entry)
+        if self.state.deleted[entry]:
+            self._sent_deleted.add(entry)
+
+    def _already_acked(self, entries: st_.I64) -> dict[int, int]:
+        """Count, per chosen consumer, the batch indexes of what it is sent that are acknowledged already."""
+        acked: dict[int, int] = {}
+        indexes = self.state.acked_indexes[entries].tolist()
+        for slot, count in zip(self._outcome[: len(entries)].tolist(), indexes, strict=True):
+            if slot >= 0 and count:
+                acked[self._numbers[slot]] = acked.get(self._numbers[slot], 0) + count
+        return acked
+
+    @abstractmethod
+    def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
+        """Dispatch one read result; ``between(step)`` is called before each of its steps. ``finish_round`` follows."""
+
+    @abstractmethod
+    def finish_round(self, outcome: Round, *, has_more: bool) -> bool:
+        """End a round; returns whether it looks ahead. ``has_more``: the cursor has more entries to read."""
+
     def sent_alone(self, last_entry: int, already_acknowledged: Iterable[int]) -> None:
         """Note deliveries of rounds that the data plane ran alone: the highest entry, and those of acknowledged entries."""
         self._last_sent = max(self._last_sent, last_entry)
@@ -449,12 +658,19 @@ class MultipleConsumersDispatcher:
         s = self.state.s
         high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
         low = min(self._sent_deleted, default=high)
-        return Saved(st_.save(self.state, low, high), dict(self._unacked_indexes))
+        return Saved(
+            st_.save(self.state, low, high),
+            dict(self._unacked_indexes),
+            self._round_robin_index,
+            self._broken,
+        )
 
     def restore(self, saved: Saved) -> None:
         """Restore what was saved."""
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
+        self._round_robin_index = saved.round_robin_index
+        self._broken = saved.broken
 
     def discard(self, saved: Saved) -> None:
         """Give back the memory of what was saved; it is not restored any more."""
@@ -494,6 +710,16 @@ class MultipleConsumersDispatcher:
     def is_blocked(self, consumer: int) -> bool:
         """True if the consumer is blocked on unacked messages."""
         return bool(self.state.blocked[self.slot(consumer)])
+
+    def usable(self, consumer: int) -> int:
+        """Return the usable permits of a consumer, as the dispatcher asks for them."""
+        return int(permits.usable_now(self.state, self.counts_entries, self.slot(consumer)))
+
+    def consumers_now(self, out: st_.I64) -> None:
+        """Write number, usable permits, permits and unacked messages of each connected consumer to ``out``, in order."""
+        permits.consumers_now(self.state, self.counts_entries, out)
+        for at in range(int(self.state.s[st_.N_CONSUMERS])):
+            out[4 * at] = self._numbers[out[4 * at]]
 
     def blocked_consumers(self) -> set[int]:
         """Return the connected consumers that are blocked on unacked messages."""
@@ -574,6 +800,25 @@ class MultipleConsumersDispatcher:
         if before < 0:
             raise self._not_the_owner(hash_value, slot)
         return Released(self._numbers[slot], hash_value, before)
+
+    def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
+        """Remove all pending acks of a consumer that leaves; returns a release per entry."""
+        array, count = np.asarray(entries, dtype=np.int64), len(entries)
+        hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
+        gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
+        if gone < count:
+            raise self._not_the_owner(int(self._hash_ids.values[hash_ids[gone]]), slot)
+        hashes = self._hash_ids.values[hash_ids].tolist()
+        number = self._numbers[slot]
+        return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
+
+    def _refused(self) -> Pairs:
+        """Return the (consumer, hash) pairs that draining has refused in the step before."""
+        count = int(self._attempts[0])
+        pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
+        return [
+            (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()
+        ]
 
     def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:
         return IllegalTransitionError(

@@ -35,7 +35,8 @@ class Dispatcher(Enum):
     SINGLE_ACTIVE = "single active consumer"  # PersistentDispatcherSingleActiveConsumer
     KEY_SHARED = "sticky key"  # PersistentStickyKeyDispatcherMultipleConsumers
     KEY_SHARED_CLASSIC = "sticky key, classic"  # …Classic
-    SHARED = "shared"  # not replayed
+    SHARED = "shared"  # PersistentDispatcherMultipleConsumers
+    SHARED_CLASSIC = "shared, classic"  # …Classic
 
 
 class OrderingRule(Enum):
@@ -92,7 +93,7 @@ _CHANGES: Final[dict[str, dict[tuple[int, int], int]]] = {
     "look_ahead_limit": {(4, 0): 0},  # #23231
     "cancel_clears_replay_read": {(3, 0): 7, (3, 3): 2, (4, 0): 0},  # #23384
     "byte_limit_on_replay": {(4, 0): 3, (4, 1): 0},  # #23894
-    "shared_batch_size": {(4, 0): 4, (4, 1): 0},  # #24092, #24117; Shared is not replayed
+    "shared_batch_size": {(4, 0): 4, (4, 1): 0},  # #24092, #24117
     "waiting_read_gets_entries": {(3, 0): 15, (3, 3): 10, (4, 0): 8, (4, 1): 2, (4, 2): 0},  # #24898
     "look_ahead_needs_more": {(4, 0): 13, (4, 2): 4},  # #26236
     "out_of_order_by_permits": {(4, 0): 14, (4, 2): 5},  # #26268, on both lines after the newest release
@@ -170,12 +171,17 @@ class Profile:
             release = f"{release} by the rules of {rules}"
         if self.dispatcher is Dispatcher.SINGLE_ACTIVE:
             return f"{release} {self.dispatcher.value}, {self.failover.value}"
-        if self.dispatcher is Dispatcher.SHARED:
+        if self.is_shared:
             return f"{release} {self.dispatcher.value}"
         selector = "consistent hashing" if self.consistent_hashing else "auto-split hash range"
         if self.key_shared_mode == "STICKY":
             selector = "sticky ranges"
         return f"{release} {self.dispatcher.value}, {self.ordering.value}, {selector}"
+
+    @property
+    def is_shared(self) -> bool:
+        """True for a Shared subscription."""
+        return self.dispatcher in (Dispatcher.SHARED, Dispatcher.SHARED_CLASSIC)
 
     @property
     def digest(self) -> str:
@@ -337,25 +343,25 @@ def _dispatcher(
 ) -> Dispatcher:
     if subscription_type in ("Failover", "Exclusive"):
         return Dispatcher.SINGLE_ACTIVE
-    if subscription_type == "Shared":
-        return Dispatcher.SHARED
-    if subscription_type != "Key_Shared":
+    if subscription_type not in ("Key_Shared", "Shared"):
         raise ProfileError(
             f"subscription type {subscription_type!r} is none of Key_Shared, Failover, Exclusive, Shared: "
             "correct the log's header"
         )
-    if not {"draining_hashes", "last_sent_position"} & changes:
-        return Dispatcher.KEY_SHARED_CLASSIC
-    classic = values["subscriptionKeySharedUseClassicPersistentImplementation"]
-    if classic and "classic_dispatchers" in changes:
-        return Dispatcher.KEY_SHARED_CLASSIC
-    return Dispatcher.KEY_SHARED
+    shared = subscription_type == "Shared"
+    name = "Shared" if shared else "KeyShared"
+    classic = values[f"subscription{name}UseClassicPersistentImplementation"]
+    if not {"draining_hashes", "last_sent_position"} & changes or (
+        classic and "classic_dispatchers" in changes
+    ):
+        return Dispatcher.SHARED_CLASSIC if shared else Dispatcher.KEY_SHARED_CLASSIC
+    return Dispatcher.SHARED if shared else Dispatcher.KEY_SHARED
 
 
 def _ordering(
     dispatcher: Dispatcher, changes: frozenset[str], key_shared_mode: str, allow_out_of_order: bool
 ) -> OrderingRule:
-    if dispatcher in (Dispatcher.SINGLE_ACTIVE, Dispatcher.SHARED) or allow_out_of_order:
+    if dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC) or allow_out_of_order:
         return OrderingRule.NONE
     if dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
         return OrderingRule.READ_POSITION

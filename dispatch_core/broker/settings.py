@@ -145,7 +145,20 @@ SETTINGS: Final[dict[str, Setting]] = {
             since=_FROM_4_0,
             later=((_FROM_5_0, 40000),),
         ),
+        Setting(
+            "subscriptionSharedUseClassicPersistentImplementation",
+            False,
+            "Shared: the dispatcher of 3.x; without effect from 5.0 on",
+            since=_FROM_4_0,
+            in_preview=False,
+            gone=_FROM_5_0,
+        ),
         Setting("dispatcherMaxReadBatchSize", 100, "entries of a read at most", least=1),
+        Setting(
+            "dispatcherMaxRoundRobinBatchSize",
+            20,
+            "Shared: messages (3.x, classic) or entries (4.0.4 and later) that a consumer gets in one turn at most",
+        ),
         Setting(
             "maxUnackedMessagesPerConsumer", 50000, "unacked messages that block a consumer; 0 or less = off"
         ),

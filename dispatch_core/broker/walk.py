@@ -1,10 +1,10 @@
-"""Walk a Key_Shared dispatcher through a history by hand: clients, stored entries, reads that complete on demand.
+"""Walk a dispatcher of several consumers through a history by hand: clients, stored entries, reads that complete on demand.
 
 A *walk* is the smallest world around a dispatcher: entries with keys in one ledger, clients with permits that acknowledge
 on demand, a managed ledger that answers every read at once. It adds no rule: the dispatcher of the given profile makes all
 decisions. Use it to learn the rules and to ask "what if".
 
-It leaves out time, threads, batches and transactions. ``run`` attempts reads until nothing moves, where a broker waits for a
+It leaves out time, threads and transactions. ``run`` attempts reads until nothing moves, where a broker waits for a
 flow, an ack or a timer, so it counts more refused attempts. Consumers are named, entries have positions ("ledger:entry").
 
 The first consumer runs out of permits; when it leaves, its entries go to the second consumer, in order:
@@ -20,6 +20,15 @@ The first consumer runs out of permits; when it leaves, its entries go to the se
 >>> walk.leave("c1")
 >>> walk.run()
 {'c3': ['1:6', '1:7', '1:8']}
+
+Under Shared consumers take turns, whatever the keys:
+
+>>> shared = profiles.resolve("4.2.4", {"dispatcherMaxRoundRobinBatchSize": 1}, subscription_type="Shared")
+>>> walk = Walk(shared, ["key-61"] * 3)
+>>> for name in ("c1", "c2"):
+...     walk.join(name, permits=10)
+>>> walk.run()
+{'c1': ['1:0', '1:2'], 'c2': ['1:1']}
 """
 
 from __future__ import annotations
@@ -33,13 +42,17 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.commands import Flows
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.selector import Announced
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
 
-_DISPATCHERS: dict[Dispatcher, type[KeySharedDispatcher]] = {
+_DISPATCHERS: dict[Dispatcher, type[KeySharedDispatcher | SharedDispatcher]] = {
     Dispatcher.KEY_SHARED: KeySharedDispatcher,
     Dispatcher.KEY_SHARED_CLASSIC: ClassicKeySharedDispatcher,
+    Dispatcher.SHARED: SharedDispatcher,
+    Dispatcher.SHARED_CLASSIC: SharedDispatcher,
 }
 
 #: ``run`` ends after so many read attempts in a row that moved nothing: one of them may be spent on looking ahead.
@@ -47,7 +60,7 @@ QUIET_ATTEMPTS = 3
 
 
 class Walk:
-    """A Key_Shared subscription, its log and its clients."""
+    """A Key_Shared or Shared subscription, its log and its clients."""
 
     def __init__(
         self,
@@ -57,15 +70,18 @@ class Walk:
         stored: int | None = None,
         first: str = "1:0",
         max_consumers: int = 64,
+        messages: Sequence[int] | None = None,
     ) -> None:
         """Store the first entries of a log whose entries have these ``keys``; nobody is connected.
 
         ``stored``: how many entries are stored (default: all). ``first``: position of the first entry; everything before it
-        is acknowledged. ``max_consumers``: how many will ever join. Raises ``UnsupportedRuleError`` for a profile without
-        Key_Shared, and what the dispatcher raises.
+        is acknowledged. ``max_consumers``: how many will ever join. ``messages``: number of messages in each entry (default:
+        1). Raises ``UnsupportedRuleError`` for a profile with one active consumer, and what the dispatcher raises.
         """
         if profile.dispatcher not in _DISPATCHERS:
-            raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be walked")
+            raise UnsupportedRuleError(
+                f"{profile.name}: only Key_Shared and Shared dispatchers can be walked"
+            )
         self.profile = profile
         self.keys = list(keys)
         self.stored = len(keys) if stored is None else stored
@@ -73,11 +89,16 @@ class Walk:
         self._ledger, self._first = int(ledger), int(entry)
         hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
         #: The dispatcher itself, for queries that the walk does not have.
-        self.core = _DISPATCHERS[profile.dispatcher](
-            profile, np.array(hashes, np.int64), np.ones(len(keys), np.int64), max_consumers
+        self.core: MultipleConsumersDispatcher = _DISPATCHERS[profile.dispatcher](
+            profile,
+            np.array(hashes, np.int64),
+            np.ones(len(keys), np.int64) if messages is None else np.asarray(messages, np.int64),
+            max_consumers,
         )
         #: Consumer → everything it was sent, in order; a consumer that comes back goes on with its list.
         self.got: dict[str, list[str]] = {}
+        #: Shared: consumer and positions of each turn of the last round.
+        self.turns: list[tuple[str, list[str]]] = []
         self._numbers: dict[str, int] = {}  # connected consumers
         self._joined = 0
         self._news: dict[str, list[str]] = {}
@@ -95,21 +116,23 @@ class Walk:
             )
         self.stored += entries
 
-    def join(self, name: str, permits: int = 0, ranges: Announced = None) -> None:
+    def join(self, name: str, permits: int = 0, ranges: Announced = None, *, priority_level: int = 0) -> None:
         """Connect a consumer, which grants its first permits. ``ranges``: those it announces (STICKY).
 
-        Raises ``SelectorRefusedError`` where the broker refuses it; it is not connected then.
+        ``priority_level``: 0 is served first (Shared). Raises ``SelectorRefusedError`` where the broker refuses it; it is
+        not connected then.
         """
         if name in self._numbers:
             raise IllegalTransitionError(f"{name} is connected already", rule="names are unique in a walk")
         number = self._joined + 1
-        self.core.join(number, name)
+        self.core.join(number, name, priority_level)
         self._joined = number
-        try:
-            self.core.join_selector(number, ranges)
-        except SelectorRefusedError:
-            self.core.refuse(number)
-            raise
+        if isinstance(self.core, KeySharedDispatcher):
+            try:
+                self.core.join_selector(number, ranges)
+            except SelectorRefusedError:
+                self.core.refuse(number)
+                raise
         self._numbers[name] = number
         if permits:
             self.give(name, permits)
@@ -118,12 +141,16 @@ class Walk:
         """Disconnect a consumer: its pending entries are to be redelivered, and the broker attempts to read."""
         number = self._number(name)
         del self._numbers[name]
-        self.core.drop(number, self.core.select_out(number))
+        if isinstance(self.core, KeySharedDispatcher):
+            self.core.drop(number, self.core.select_out(number))
+        elif isinstance(self.core, SharedDispatcher):
+            self.core.leave(number)
         if not self._numbers and self._waiting:
             self.core.read_cancelled()
             self._waiting = 0
         self.turn()
-        self.core.forget(number)
+        if isinstance(self.core, KeySharedDispatcher):
+            self.core.forget(number)
 
     def give(self, name: str, permits: int) -> None:
         """Grant permits of a client."""
@@ -172,6 +199,10 @@ class Walk:
         outcome = self.core.round(kind, entries)
         more = int(self.core.state.s[st_.READ_POSITION]) < self.stored
         self.core.finish_round(outcome, has_more=more)
+        self.turns = [
+            (self.core.name_of(turn.consumer), [self._position(entry) for entry in turn.entries])
+            for turn in outcome.turns
+        ]
         sent: dict[str, list[str]] = {}
         for name, number in self._numbers.items():
             if number in outcome.sent:
@@ -212,7 +243,7 @@ class Walk:
 
     def draining(self) -> dict[str, tuple[str, int, int]]:
         """Return key → (consumer it drains for, entries still to be acknowledged, refused attempts)."""
-        found = self.core.draining()
+        found = self.core.draining() if isinstance(self.core, KeySharedDispatcher) else {}
         hashes = {
             key: self.core.hash_value(int(self.core.state.hash_id[i])) for i, key in enumerate(self.keys)
         }
@@ -224,7 +255,8 @@ class Walk:
 
     def recently_joined(self) -> dict[str, str]:
         """Return the consumers that are held back → the position remembered for them: read or last sent position."""
-        waiting = self.core.recently_joined().items()
+        core = self.core
+        waiting = core.recently_joined().items() if isinstance(core, KeySharedDispatcher) else ()
         return {self.core.name_of(number): self._position(entry) for number, entry in waiting}
 
     # --- inside --------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from dispatch_core.audit.waits.sampling import warm_up as waits_warm_up
 from dispatch_core.broker import profiles
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.recording.log import DispatcherLog, dispatcher_logs
 from dispatch_core.recording.schema import EVENTS, MESSAGES
 from dispatch_core.replay.replay_log import replay
@@ -151,17 +152,22 @@ def _folds() -> None:
     for version in ("4.2.4", "4.0.0-preview.1"):
         _use_dispatcher(KeySharedDispatcher, version)
     _use_dispatcher(ClassicKeySharedDispatcher, "3.0.17")
+    _use_dispatcher(SharedDispatcher, "4.2.4", "Shared")
     for kind in ("Key_Shared", "Failover"):
         fold_of(profiles.resolve("4.2.4", subscription_type=kind), "t", kind).feed(_tiny_batch())
     waits_warm_up()
 
 
-def _use_dispatcher(dispatcher: type[KeySharedDispatcher], version: str) -> None:
+def _use_dispatcher(
+    dispatcher: type[KeySharedDispatcher | SharedDispatcher], version: str, kind: str = "Key_Shared"
+) -> None:
     """Call every compiled function of one ordering rule: joins, a round, an ack, a redelivery, leaves."""
-    core = dispatcher(profiles.resolve(version), np.array([11858, 51461, 11858]), np.ones(3, np.int64), 2)
+    profile = profiles.resolve(version, subscription_type=kind)
+    core = dispatcher(profile, np.array([11858, 51461, 11858]), np.ones(3, np.int64), 2)
     for consumer in (1, 2):
         core.join(consumer, f"c{consumer}")
-        core.join_selector(consumer)
+        if isinstance(core, KeySharedDispatcher):
+            core.join_selector(consumer)
         core.flow(consumer, 10)
         core.flow_applied(consumer, 10)
     core.attempt_read()

@@ -398,7 +398,6 @@ class Replay:
         waits = self._judge.waits(self._last_line[0], self._as_of_us())
         if reported_waits is not None:
             reported_waits.extend(waits)
-        judged = self._judge.not_judged is None
         names, limits, end = self._names, self._limits, self._end()
         skipped: list[SampledWait] = []
         if self._first_line is not None and self._skipped is not None:
@@ -410,7 +409,7 @@ class Replay:
         end_of_skipped = replace(end, closed=end.closed or end.deleted)
         found += stalls(skipped, names, limits, end)
         found += never_delivered(skipped, names, limits, end_of_skipped)
-        if judged:
+        if self._judge.knows_waits:
             others = but_for(waits, found)
             every += others
             others = with_cause(others, self._leaves_out, limits, end, self._passed_us)
@@ -433,7 +432,9 @@ class Replay:
         return {
             "divergences": divergences,
             "ownership": result_rows.ownership(spans, self._identity, names, self._start_us),
-            "blocked": self._rows("blocked", [*result_rows.blocked(waits, names)] if judged else []),
+            "blocked": self._rows(
+                "blocked", [*result_rows.blocked(waits, names)] if self._judge.knows_waits else []
+            ),
             "dispatcher_state": self._rows("dispatcher_state", [self._state()]),
             "anomalies": result_rows.within(self._anomaly_rows.anomalies(found), self._start_us),
         }
@@ -467,8 +468,9 @@ class Replay:
         """Return the time until which entries should have been sent, or wait: a moment before the verdict's."""
         if self._closed:
             return NOTHING_UNFINISHED.since_us
-        judged = self._judge.not_judged is None
-        young_us = grace_of(self._limits) if judged else 1000 * self._limits.never_delivered_ms
+        young_us = (
+            grace_of(self._limits) if self._judge.knows_waits else 1000 * self._limits.never_delivered_ms
+        )
         return self._as_of_us() - young_us
 
     def _not_finished(self, waits: Sequence[SampledWait], found: Sequence[StallFinding]) -> Unfinished:

@@ -78,6 +78,11 @@ class Judge(ABC):
     def not_judged(self) -> str | None:
         """Reason why nothing is compared; ``None`` = it is."""
 
+    @property
+    def knows_waits(self) -> bool:
+        """True if the rules say of every entry that waits why it does; else ``waits`` is empty."""
+        return self.not_judged is None
+
     def go_on(self, head: DispatcherLog, start_us: int) -> None:
         """Go on with more lines of the log in a later interval, which begins at ``start_us``.
 

@@ -20,6 +20,7 @@ from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker import state as st_
+from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.recording.checkpoint import Position
 from dispatch_core.recording.log import DispatcherLog
@@ -32,6 +33,8 @@ from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.tally import COUNTS, Finding, Tally
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
+from dispatch_core.verify.trace.shared import SharedVerifier
+from dispatch_core.verify.trace.single_active import SingleActiveVerifier
 from dispatch_core.verify.trace.verification import TraceVerification, Verifier
 
 
@@ -71,7 +74,7 @@ class TraceJudge(Judge):
         self._when_joining = WhenJoining()
         delays = DelayedDelivery.of(head)
         self._waits = TracedWaits(facts, limits, start_us=start_us, tick_us=tick_us, delays=delays)
-        self._verification = TraceVerification(head, facts, watch=self._after, before=self._waits.before)
+        self._verification = TraceVerification(head, facts, watch=self._after, before=self._before)
         self.profile = self._verification.profile
 
     @property
@@ -82,9 +85,18 @@ class TraceJudge(Judge):
             return driver.stopped[0]
         return self._verification.not_judged
 
+    @property
+    def knows_waits(self) -> bool:
+        """See ``Judge``: of Shared the decisions are compared, but nothing says why an entry waits."""
+        return self.not_judged is None and not self._is_shared
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.profile is not None and self.profile.is_shared
+
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
         """See ``Judge``: the rules of Key_Shared tell of entries that were skipped; nothing else does."""
-        if not self._has_lines or (self.not_judged is None and not single_active):
+        if not self._has_lines or (self.knows_waits and not single_active):
             return None
         return SkippedEntries(certain=single_active)
 
@@ -102,12 +114,14 @@ class TraceJudge(Judge):
         verification = self._verification
         messages = with_readable_keys(lines.messages)
         dropped = verification.extend(messages)
-        if verification.not_judged is None:
+        if verification.not_judged is None and not self._is_shared:
             self._waits.go_on(dropped, verification.entries, messages, audit)
         verification.feed(events, lines.ahead)
         if verification.not_judged is not None or verification.driver is None:
             return None
-        self._when_joining.note(verification.driver.core, verification.entries)
+        core = verification.driver.core
+        if isinstance(core, KeySharedDispatcher):
+            self._when_joining.note(core, verification.entries)
         findings = verification.take_findings()
         # A finding about a line may come with a later one, when its critical section has ended.
         known = [*findings, *verification.driver.findings_to_come()]
@@ -131,6 +145,11 @@ class TraceJudge(Judge):
         self._tally = self._verification.finish(goes_on=True)
         return self._verification.take_findings()
 
+    def _before(self, line: Line, driver: Verifier) -> None:
+        """Look at what waits before a line."""
+        if not isinstance(driver, SharedVerifier):
+            self._waits.before(line, driver)
+
     def _after(self, line: Line, driver: Verifier) -> None:
         """Gather what the result tables need behind each line."""
         self._driver = driver
@@ -138,9 +157,10 @@ class TraceJudge(Judge):
             self._counted_before = _counts(driver.tally)
         if isinstance(driver, KeySharedVerifier):
             self._owned.key_shared(line, driver.core)
-        else:
+        elif isinstance(driver, SingleActiveVerifier):
             self._owned.single_active(line, driver.core)
-        self._waits.after(line, driver)
+        if not isinstance(driver, SharedVerifier):
+            self._waits.after(line, driver)
 
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``."""

@@ -53,10 +53,12 @@ import numpy.typing as npt
 
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position
 from dispatch_core.broker.permits import messages_per_entry
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.assignments import Range
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.checkpoint import Position, joins
@@ -65,7 +67,7 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.runner import verify
 from dispatch_core.verify.trace.verification import Verifier
 
-Core = KeySharedDispatcher | SingleActiveDispatcher
+Core = KeySharedDispatcher | SharedDispatcher | SingleActiveDispatcher
 
 #: PIP-379's own names, in snake case, for what the broker calls differently.
 PIP_379_NAMES: Final = {
@@ -190,7 +192,7 @@ class WhenJoining:
 
     def note(self, core: Core, entries: Positions) -> None:
         """Note the positions of consumers that joined since the last call, as far as the window holds their entries."""
-        if isinstance(core, SingleActiveDispatcher):
+        if not isinstance(core, KeySharedDispatcher):
             return
         connected = core.connected()
         self._fields = {number: self._fields[number] for number in connected if number in self._fields}
@@ -223,7 +225,9 @@ def subscription_stats(
     when_joining = when_joining or WhenJoining()
     if isinstance(core, SingleActiveDispatcher):
         return _single_active(core, clients)
-    changes, scalars = core.profile.changes, core.state.s
+    if isinstance(core, SharedDispatcher):
+        return _shared(core, clients)
+    changes = core.profile.changes
     owned = _ranges_by_consumer(core) if ranges else {}
     draining = bool(np.any(core.state.drain_owner != st_.NOBODY))
     consumers = [
@@ -236,13 +240,7 @@ def subscription_stats(
         }
         for number in core.connected()
     ]
-    stats: dict[str, Any] = {
-        "type": "Key_Shared",
-        "unackedMessages": int(scalars[st_.TOTAL_UNACKED]),
-        "blockedSubscriptionOnUnackedMsgs": bool(scalars[st_.BLOCKED_ON_UNACKED]),
-    }
-    if "replay_set_stat" in changes:
-        stats["msgInReplay"] = int(scalars[st_.N_REPLAY])
+    stats = _of_several_consumers(core, "Key_Shared")
     stats["allowOutOfOrderDelivery"] = core.profile.allow_out_of_order
     stats["keySharedMode"] = core.profile.key_shared_mode
     stats["consumersAfterMarkDeletePosition"] = _recently_joined(core, entries, clients, when_joining)
@@ -278,7 +276,7 @@ def draining_pending_acks(
 
     Raises ``IllegalTransitionError`` for a consumer that was never added.
     """
-    if isinstance(core, SingleActiveDispatcher):
+    if not isinstance(core, KeySharedDispatcher):
         return []
     if consumer is not None:
         core.slot(consumer)
@@ -306,6 +304,25 @@ def draining_pending_acks(
             }
         )
     return listed
+
+
+def _of_several_consumers(core: MultipleConsumersDispatcher, kind: str) -> dict[str, Any]:
+    """Type and counters of a subscription whose consumers are served side by side."""
+    scalars = core.state.s
+    stats: dict[str, Any] = {
+        "type": kind,
+        "unackedMessages": int(scalars[st_.TOTAL_UNACKED]),
+        "blockedSubscriptionOnUnackedMsgs": bool(scalars[st_.BLOCKED_ON_UNACKED]),
+    }
+    if "replay_set_stat" in core.profile.changes:
+        stats["msgInReplay"] = int(scalars[st_.N_REPLAY])
+    return stats
+
+
+def _shared(core: SharedDispatcher, clients: Mapping[int, Client]) -> dict[str, Any]:
+    """Shared: nobody owns hashes, and nothing is remembered of who joined."""
+    consumers = [{**_counters(core, number), **_address(clients, number)} for number in core.connected()]
+    return {**_of_several_consumers(core, "Shared"), "consumers": consumers}
 
 
 def _single_active(core: SingleActiveDispatcher, clients: Mapping[int, Client]) -> dict[str, Any]:
@@ -336,7 +353,7 @@ def _single_active(core: SingleActiveDispatcher, clients: Mapping[int, Client]) 
 # --- groups of fields --------------------------------------------------------------------------------------------
 
 
-def _counters(core: KeySharedDispatcher, number: int) -> dict[str, Any]:
+def _counters(core: MultipleConsumersDispatcher, number: int) -> dict[str, Any]:
     st, slot = core.state, core.slot(number)
     return {
         "consumer": number,

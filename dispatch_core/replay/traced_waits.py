@@ -28,7 +28,10 @@ from dispatch_core.recording.checkpoint import Position
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.verification import Verifier
+from dispatch_core.verify.trace.single_active import SingleActiveVerifier
+
+#: Drivers of the dispatchers whose rules say why an entry waits.
+Verifier = KeySharedVerifier | SingleActiveVerifier
 
 #: Lines behind which something is half done: a consumer is in one list and not in the other; entries were read and not
 #: yet dispatched.

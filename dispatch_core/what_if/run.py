@@ -101,7 +101,7 @@ def _simulate(
     paces: Paces = (),
 ) -> DispatcherLog:
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
-    if profile.dispatcher is Dispatcher.SHARED or single != load.is_single_active:
+    if profile.is_shared or single != load.is_single_active:
         raise UnsupportedRuleError(
             f"{profile.name}: the clients of a {load.subscription_type} subscription cannot be put under these rules; "
             "give rules of the same subscription type"

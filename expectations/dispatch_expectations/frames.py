@@ -335,7 +335,8 @@ def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int 
     unordered = bool(types) and all(kind in UNORDERED for kind in types)
     decisions = sum(state["decisions"] for state in row.states)
     reasons = sorted({state["not_judged_reason"] for state in row.states if state["not_judged_reason"]})
-    unjudged = [] if unordered else reasons
+    # Of Shared only a trace has decisions; else nothing is wrong if none was compared.
+    unjudged = [] if unordered and not decisions else reasons
     uncertain = sum(state["uncertain"] for state in row.states)
     divergent = sum(state["divergent"] for state in row.states)
     doubted = min(row.doubted, divergent)

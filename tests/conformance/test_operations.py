@@ -1,7 +1,7 @@
-"""Verification of the recordings with operations on the cursor, policies and Failover with batches.
+"""Verification of the recordings with operations on the cursor, policies, Shared, and Failover with batches.
 
 No decision diverges. Decisions are left unjudged only in recordings of delayed delivery, dispatch rates and compacted reads,
-with the reason. Shared subscriptions are not replayed.
+with the reason.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ REASONS: Final = {
 }
 #: Most uncertain decisions of a hundred.
 UNCERTAIN: Final = 0.5
+#: The same for Shared, of quiet recordings and of racing ones.
+UNCERTAIN_SHARED: Final = {"quiet": 0.05, "racing": 0.3}
 
 FOLDERS = some(
     sorted(
         path
-        for kind in ("ops", "legal", "failover-batches")
+        for kind in ("ops", "legal", "failover-batches", "shared")
         for path in OPERATIONS.glob(f"*/{kind}-*")
-        if not path.name.endswith("-shared")
     ),
     4,
 )
@@ -62,6 +63,18 @@ def test_none_diverges(results: dict[str, dict[str, Any]]) -> None:
 def test_few_are_uncertain(results: dict[str, dict[str, Any]]) -> None:
     uncertain = sum(result["uncertain"] for result in results.values())
     assert 100 * uncertain <= UNCERTAIN * sum(result["decisions"] for result in results.values()), uncertain
+
+
+@pytest.mark.parametrize("group", UNCERTAIN_SHARED)
+def test_few_of_shared_are_uncertain(results: dict[str, dict[str, Any]], group: str) -> None:
+    shared = [
+        result
+        for name, result in results.items()
+        if name.partition("/")[2].startswith("shared-") and name.endswith(group)
+    ]
+    uncertain, decisions = (sum(result[what] for result in shared) for what in ("uncertain", "decisions"))
+    assert decisions > 0
+    assert 100 * uncertain <= UNCERTAIN_SHARED[group] * decisions, uncertain
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")

@@ -12,6 +12,7 @@ from tests.wrong_rules.batches import WRONG_BATCHES
 from tests.wrong_rules.choices import WRONG_CHOICES
 from tests.wrong_rules.counting import WRONG_COUNTING
 from tests.wrong_rules.operations import WRONG_OPERATIONS
+from tests.wrong_rules.shared import WRONG_SHARED
 from tests.wrong_rules.switch import WrongRule, edit, release
 
 _LAST_SENT = "ordering.last_sent_position"
@@ -104,8 +105,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "total_falls_by_what_is_left": edit(
         "the dispatcher's total never falls by acknowledged indexes, also if the write came first",
         "multiple_consumers:MultipleConsumersDispatcher.written_first",
-        "outcome.already_acked.get(consumer, 0)",
-        "0",
+        "self.state, already_acked",
+        "self.state, 0",
     ),
     "total_falls_by_the_batch": edit(
         "the dispatcher's total always falls by the whole batch, acknowledged indexes or not",
@@ -405,4 +406,5 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     **WRONG_CHOICES,
     **WRONG_COUNTING,
     **WRONG_OPERATIONS,
+    **WRONG_SHARED,
 }

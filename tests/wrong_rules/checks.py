@@ -16,6 +16,7 @@ from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.broker.selectors.consistent_hashing import ConsistentHashingSelector
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 
 KEY: Final = 11858
@@ -277,6 +278,50 @@ def a_late_cumulative_ack_changes_nothing() -> None:
     assert _permits_of_a_batch((True, 0b1000), (True, 0b1100)) == 1
 
 
+def shared(sizes: list[int], consumers: dict[int, tuple[int, int]]) -> SharedDispatcher:
+    """Make a Shared dispatcher with these consumers: number → priority level and permits."""
+    profile = resolve("4.2.4", {"dispatcherMaxRoundRobinBatchSize": 1}, subscription_type="Shared")
+    core = SharedDispatcher(profile, np.zeros(len(sizes), np.int64), np.array(sizes), 2 * len(consumers))
+    for consumer, (level, given) in consumers.items():
+        core.join(consumer, f"c{consumer}", level)
+        core.flow(consumer, given)
+        core.flow_applied(consumer, given)
+    return core
+
+
+def turns(core: SharedDispatcher, entries: list[int]) -> list[int]:
+    """Dispatch a read result; return the consumers in the order of their turns."""
+    core.attempt_read()
+    core.read_done("Normal", entries)
+    outcome = core.round("Normal", entries)
+    core.finish_round(outcome)
+    return [turn.consumer for turn in outcome.turns]
+
+
+def better_levels_come_first() -> None:
+    """The broker's own example, and a consumer of level 0 that gets permits again."""
+    core = shared([1] * 9, {1: (0, 2), 2: (0, 1), 3: (0, 1), 4: (1, 2), 5: (1, 1)})
+    assert turns(core, [0, 1, 2, 3, 4]) == [1, 2, 3, 1, 4]
+    core.flow(1, 1)
+    core.flow_applied(1, 1)
+    assert turns(core, [5, 6, 7]) == [1, 4, 5]
+
+
+def a_new_dispatcher_begins_with_the_first_consumer() -> None:
+    """A subscription that is deleted and made again has a new dispatcher; one whose consumers left has the old one."""
+    core = shared([1] * 9, {1: (0, 5), 2: (0, 5)})
+    assert turns(core, [0]) == [1]
+    for consumer in (1, 2):
+        core.leave(consumer)
+    core.made_anew()
+    core.reset(1)
+    for consumer in (3, 4):
+        core.join(consumer, f"c{consumer}")
+        core.flow(consumer, 5)
+        core.flow_applied(consumer, 5)
+    assert turns(core, [1]) == [3]
+
+
 #: Wrong rule → the check that it fails.
 CHECKS: Final[dict[str, Callable[[], None]]] = {
     "trim_keeps_unacked": trim_lowers_unacked_counters,
@@ -298,4 +343,7 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "failover_epochs": a_replaced_read_is_ignored_since_4_2_4,
     "failover_cumulative_set_is_joined": a_cumulative_ack_takes_single_indexes_back,
     "failover_cumulative_set_goes_back": a_late_cumulative_ack_changes_nothing,
+    "shared_level_of_the_index_first": better_levels_come_first,
+    "shared_worse_levels_never": better_levels_come_first,
+    "shared_new_dispatcher_goes_on": a_new_dispatcher_begins_with_the_first_consumer,
 }

@@ -571,4 +571,78 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "failover_request_takes_permits": ("4.2.4/soak-5004-third-exclusive-quiet",),
     "failover_change_takes_permits": ("4.0.0/failover-batches-0000-modulo-quiet",),
     "failover_flow_of_the_active_only": ("4.0.0/failover-batches-0000-modulo-quiet",),
+    "shared_first_of_the_list": (
+        "4.2.4/shared-0014-quiet",
+        "4.0.0/shared-0014-quiet",
+        "4.2.4/shared-0026-classic-quiet",
+    ),
+    "shared_index_at_the_last_turn": (
+        "4.2.4/shared-0014-quiet",
+        "4.0.0/shared-0014-quiet",
+    ),
+    "shared_index_of_the_round": (
+        "4.2.4/shared-0014-quiet",
+        "4.0.0/shared-0014-quiet",
+    ),
+    "shared_index_forgotten_by_a_removal": (
+        "4.2.4/shared-0014-quiet",
+        "4.0.0/shared-0014-quiet",
+    ),
+    "shared_index_behind_the_end_is_the_last": (
+        "4.2.4/shared-0014-quiet",
+        "4.2.4/shared-0026-classic-quiet",
+    ),
+    "shared_passes_over_nobody": (
+        "4.2.4/shared-0005-racing",
+        "4.2.4/shared-0014-quiet",
+        "4.0.0/shared-0014-quiet",
+    ),
+    "shared_serves_blocked_consumers": ("4.2.4/shared-0005-racing",),
+    "shared_batch_size": (
+        "4.0.0/shared-0014-quiet",
+        "4.2.4/shared-0014-quiet",
+    ),
+    "shared_batch_size_off": ("4.2.4/shared-0014-quiet",),
+    "shared_batch_size_in_messages": ("4.2.4/shared-0014-quiet",),
+    "shared_classic_batch_size_in_entries": ("4.2.4/shared-0026-classic-quiet",),
+    "shared_classic_rounds_up": ("4.2.4/shared-0026-classic-quiet",),
+    "shared_rounds_down": ("4.2.4/shared-0014-quiet",),
+    "shared_average_rounded_up": (
+        "4.2.4/shared-0014-quiet",
+        "4.0.0/shared-0014-quiet",
+        "4.2.4/shared-0026-classic-quiet",
+    ),
+    "shared_turn_without_permits": ("4.2.4/shared-0014-quiet",),
+    "shared_4_0_0_permits_in_messages": ("4.0.0/shared-0014-quiet",),
+    "shared_turn_beyond_the_limit": ("4.2.4/shared-0005-racing",),
+    "shared_left_in_entries": ("4.2.4/shared-0026-classic-quiet",),
+    "shared_turn_takes_all": (
+        "4.2.4/shared-0005-racing",
+        "4.2.4/shared-0014-quiet",
+        "4.2.4/shared-0026-classic-quiet",
+    ),
+    "shared_rest_is_lost": (
+        "4.2.4/shared-0005-racing",
+        "4.2.4/shared-0014-quiet",
+    ),
+    "shared_replayed_entries_stay": (
+        "4.2.4/shared-0005-racing",
+        "4.0.0/shared-0014-quiet",
+        "4.2.4/shared-0014-quiet",
+    ),
+    "shared_removal_loses_pending": (
+        "4.2.4/shared-0005-racing",
+        "4.0.0/shared-0014-quiet",
+        "4.2.4/shared-0014-quiet",
+    ),
+    "shared_no_read_after_a_round": (
+        "4.2.4/shared-0005-racing",
+        "4.0.0/shared-0014-quiet",
+        "4.2.4/shared-0014-quiet",
+    ),
+    "shared_never_trims": ("4.2.4/ops-0027-skip-shared",),
+    "shared_never_trims_in_attempts": ("4.0.0/ops-0027-skip-shared",),
+    "shared_usable_below_the_limit": ("4.2.4/shared-0014-quiet",),
+    "shared_level_of_the_index_first": ("4.2.4/soak-0051-shared-racing",),
+    "shared_worse_levels_never": ("4.2.4/soak-0051-shared-racing",),
 }

@@ -252,9 +252,10 @@ class CursorDriver(Driver):
     def _reset_asked(self, line: Line, low: int, high: int) -> None:
         position = line.inputs["target"]
         entry = high if position is None else self._entries.first_from(*_pair(position))
-        if entry >= high and (position is None or self._entries.ordinal(*_pair(position)) < 0):  # the end
+        if entry >= high:  # the end; a position that was stored later was not there yet
+            low, highest = min(low, high), entry if position is not None else high
             entry = high
-            self._reset_to = (line.seq, low, high) if low < high else None
+            self._reset_to = (line.seq, low, highest) if low < highest else None
         self._reset(entry)
 
     def _on_rewind_after_reset(self, line: Line) -> None:

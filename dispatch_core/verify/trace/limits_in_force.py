@@ -49,6 +49,10 @@ REASON_OF_RATE: Final = (
 REASON_OF_DELAY: Final = (
     "an entry was read before its deliver-at time: its tracker goes by the broker's clock"
 )
+REASON_OF_CHANCE: Final = (
+    "preciseDispatcherFlowControl: the broker sizes a read by a consumer that it picks at random; the size is one of those "
+    "that its consumers give"
+)
 REASON_OF_COMPACTED: Final = "compacted data was read: such reads have no lines"
 
 #: The longest time from the beginning of a policy to the line that a recorder writes of it, microseconds.

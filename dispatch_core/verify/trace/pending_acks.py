@@ -1,4 +1,4 @@
-"""Acks, redelivery requests and the releases that follow them, in a trace of a Key_Shared dispatcher of 4.x.
+"""Acks, redelivery requests and the releases that follow them, in a trace of a dispatcher with several consumers.
 
 An ack *arrives*, and takes effect when the line of its pending ack stands; the release of its hash follows. A redelivery
 request works the other way round: what it lets go is logged first, its own line last.
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from dispatch_core.broker.key_shared import KeySharedDispatcher
-from dispatch_core.broker.multiple_consumers import Acked, Released
+from dispatch_core.broker.multiple_consumers import Acked, MultipleConsumersDispatcher, Released
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.acks_before_trims import lines_before_trim
@@ -49,7 +49,9 @@ class ParkedFlow:
 class PendingAcksDriver(RacingDriver):
     """Verify pending acks: acknowledgements, redelivery requests and the releases that follow them."""
 
-    core: KeySharedDispatcher
+    core: MultipleConsumersDispatcher
+    #: Class of decision under which removals of pending acks are counted.
+    removals_class: ClassVar[str] = "draining"
 
     def __init__(self, entries: Entries, facts: TraceFacts, *, tracked: bool) -> None:
         """``tracked``: hashes drain under the rules in force, so that releases are logged."""
@@ -165,7 +167,7 @@ class PendingAcksDriver(RacingDriver):
                 self.core.acknowledge(ack.entry)
             else:
                 expected = f"pending ack removed: {self._positions([ack.entry])}"
-                self._differ("draining", expected, "nothing", decisions=0)
+                self._differ(self.removals_class, expected, "nothing", decisions=0)
 
     def _on_flow(self, line: Line) -> None:
         """See ``RacingDriver``."""
@@ -178,7 +180,7 @@ class PendingAcksDriver(RacingDriver):
         connection = self.connection(who(line))
         self._settle(connection)
         if line.inputs["ack_type"] != "Individual":
-            return  # cumulative acks mean nothing to Key_Shared
+            return  # cumulative acks mean nothing to Key_Shared and Shared
         sets = line.inputs["ack_sets"] or []
         for at, entry in enumerate(line.inputs["positions"]):
             if entry < 0:
@@ -226,7 +228,7 @@ class PendingAcksDriver(RacingDriver):
             if entry is None or entry != recorded:
                 said = self._positions([recorded])
                 expected = "none" if entry is None else self._positions([entry])
-                self._differ("draining", f"pending ack removed: {expected}", said, decisions=0)
+                self._differ(self.removals_class, f"pending ack removed: {expected}", said, decisions=0)
                 continue
             command = self._acks.pop(entry, None)
             by = None if command is None else command.connection

@@ -54,6 +54,7 @@ class Command:
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
     )
+    breaks: bool = False  # the connection breaks; its consumer is removed at line ``seq``
     applied: bool = False  # before its own line, by an order that a decision proved
     result: object = None  # what applying it early gave, for the line that is to come
 

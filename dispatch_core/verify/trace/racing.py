@@ -119,6 +119,8 @@ class RacingDriver(CursorDriver):
     acks_are_logged: ClassVar[bool] = True
     #: Before which step of a round comes, in the plain order, what arrives before the line of the send to that consumer.
     send_step: ClassVar[int] = 1
+    #: Each send of a round is a step of its own: its consumer is chosen right before it.
+    sends_are_steps: ClassVar[bool] = False
 
     def __init__(self, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries)
@@ -283,9 +285,7 @@ class RacingDriver(CursorDriver):
         """Return the permits of a ``flow_applied`` line; raises ``IllegalTransitionError`` if it has none."""
         permits: int | None = line.inputs["permits"]
         if permits is None:
-            raise IllegalTransitionError(
-                "no permits", rule="Key_Shared counts what has reached the dispatcher"
-            )
+            raise IllegalTransitionError("no permits", rule="the dispatcher counts what has reached it")
         return permits
 
     def _arrival(self, line: Line, entry: int) -> Command:
@@ -344,6 +344,9 @@ class RacingDriver(CursorDriver):
     def begin_command(self, command: Command) -> object:
         """Apply an ack that has arrived before the line of its effect; returns the result to compare with this line."""
 
+    def break_connection(self, command: Command) -> None:
+        """Apply the break of a connection before its consumer is removed; nothing, where no decision depends on it."""
+
     def apply_fact(self, fact: Command) -> None:
         """Apply an open fact; a subclass that opens others extends this."""
         if fact.total_by:
@@ -354,11 +357,8 @@ class RacingDriver(CursorDriver):
 
         The plain order takes it as written by then if its ``send_returned`` says so.
         """
-        if not outcome.already_acked:
-            return
-        for _at, line in self._within(window.end):
-            acked = outcome.already_acked.get(line.consumer or 0, 0) if line.kind == "send_returned" else 0
-            if acked and line.inputs["written"] is not None:
+        for line, acked in self._sends_with_acked(window, outcome):
+            if line.inputs["written"] is not None:
                 by = acked if line.inputs["written"] else -acked
                 what = f"the write of what consumer {line.consumer} was sent"
                 self._facts.append(Command(line.seq, who(line), what, total_by=by))
@@ -371,11 +371,19 @@ class RacingDriver(CursorDriver):
 
     def _take_written(self, window: Window, outcome: Round) -> None:
         """Lower the total permits for sends whose lines say that they were written when their call returned."""
-        if not outcome.already_acked:
+        for line, acked in self._sends_with_acked(window, outcome):
+            if line.inputs["written"]:
+                self.core.written_first(acked)
+
+    def _sends_with_acked(self, window: Window, outcome: Round) -> Iterator[tuple[Line, int]]:
+        """Yield the ends of a round's sends with acknowledged batch indexes (``send_returned``), each with their number."""
+        if not outcome.already_acked and not any(turn.already_acked for turn in outcome.turns):
             return
-        for _at, line in self._within(window.end):
-            if line.kind == "send_returned" and line.inputs["written"]:
-                self.core.written_first(outcome, who(line))
+        returned = (line for _at, line in self._within(window.end) if line.kind == "send_returned")
+        for nth, line in enumerate(returned):
+            acked = outcome.acked_in_send(nth, who(line))
+            if acked:
+                yield line, acked
 
     @abstractmethod
     def finish_command(self, command: Command) -> None:
@@ -519,6 +527,7 @@ class RacingDriver(CursorDriver):
                 self._peek(line, logged)
             if line.kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
+                logged += int(self.sends_are_steps)
             elif line.kind in ("read_issued", "replay_read_issued"):
                 logged = steps
         waiting, late = self._under_way(steps)
@@ -561,8 +570,7 @@ class RacingDriver(CursorDriver):
             if not command.permits and self.acks_are_logged:
                 waiting.setdefault(command.connection, []).append(command)
                 continue
-            before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
-            command.step = self.send_step if before_send else steps
+            command.step = self._step_of(command, steps)
             self._placed.append(command)
             late.setdefault(command.connection, []).append(command)
         for consumer, command in list(self._contested.items()):
@@ -579,6 +587,11 @@ class RacingDriver(CursorDriver):
             for command, following in pairwise(commands):
                 following.step = max(command.step, following.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
+
+    def _step_of(self, command: Command, steps: int) -> int:
+        """Return before which step of a window a command that arrives within it has its effect, in the plain order."""
+        before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
+        return self.send_step if before_send else steps
 
     def _note_contested_blocks(self, unacked: I64, waiting: dict[int, list[Command]]) -> None:
         """Note consumers that a send left blocked although an ack of theirs overlaps it: the order shows later.
@@ -707,6 +720,8 @@ class _Stage:
             driver.core.unblock(command.unblocks)
         elif command.is_fact:
             driver.apply_fact(command)
+        elif command.breaks:
+            driver.break_connection(command)
         elif command.uncounts is not None:
             driver.core.take_back(command.connection, command.uncounts.permits)
         elif command.permits:

@@ -133,8 +133,55 @@ def differing_round(
     found = differing_items("blocks (consumer, hash)", outcome.refused, recorded.blocked, sends)
     found += _differing_sends(outcome, entries, recorded, show)
     found += _differing_not_taken(outcome, recorded, show)
+    return [*found, *_differing_end(outcome, recorded)]
+
+
+def differing_turns(
+    outcome: Round, entries: Sequence[int], recorded: Recorded, show: Show
+) -> list[Difference]:
+    """Compare a round of Shared, turn by turn: who gets which entries at once, the replay set after it, and the next read.
+
+    A send of other entries than those of its turn differs, also if the entries go to the right consumers after all.
+    """
+    expected = {entry: turn.consumer for turn in outcome.turns for entry in turn.entries}
+    got = {entry: sent.consumer for sent in recorded.sent for entry in sent.entries}
+    uncounted = {entry for entry in entries if expected.get(entry) != got.get(entry)}
+    found = []
+    for turn, sent in zip_longest(outcome.turns, recorded.sent):
+        own = None if turn is None else (turn.consumer, turn.entries)
+        said = None if sent is None else (sent.consumer, sent.entries)
+        seq = 0 if sent is None else sent.seq
+        if own != said:
+            parted = uncounted.intersection([*(own[1] if own else ()), *(said[1] if said else ())])
+            uncounted -= parted
+            found.append(
+                Difference(
+                    "dispatch",
+                    _describe_turn(own, show),
+                    _describe_turn(said, show),
+                    decisions=len(parted),
+                    seq=seq,
+                    weight=len(parted) + 1,
+                )
+            )
+        if sent is not None and sent.permits_before is not None:
+            before = turn.permits_before if own is not None and sent.consumer == own[0] else None
+            if before != sent.permits_before:
+                what = f"consumer {sent.consumer}: {before}"
+                found.append(Difference("permits", what, str(sent.permits_before), seq=seq))
+    found += _differing_not_taken(outcome, recorded, show)
+    return [*found, *_differing_end(outcome, recorded)]
+
+
+def _describe_turn(turn: tuple[int, list[int]] | None, show: Show) -> str:
+    return "nobody gets more" if turn is None else f"consumer {turn[0]} gets {show(turn[1])}"
+
+
+def _differing_end(outcome: Round, recorded: Recorded) -> list[Difference]:
+    """Compare the replay set after a round, and whether it is retried and looks ahead."""
+    found = []
     if recorded.end is None:
-        return [*found, Difference("round", "the round ends", "the next one begins", decisions=0)]
+        return [Difference("round", "the round ends", "the next one begins", decisions=0)]
     said, seq = recorded.end.recorded, recorded.end.seq
     in_replay = said["in_replay"]
     if outcome.in_replay != in_replay:

@@ -21,7 +21,6 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from dispatch_core.broker import permits
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import Acked, Released, Round
 from dispatch_core.broker.profiles import Profile
@@ -117,7 +116,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             if profile.consistent_hashing
             else _AUTO_SPLIT
         )
-        self._charges: dict[int, Charge] = {}  # of the last round
+        self._charges: dict[int, list[Charge]] = {}  # of the last round, in the order of its sends
         self._clear_due = False  # all consumers have left: the draining hashes are cleared
         self._tracked = tracked
         self._now = np.zeros(0, np.int64)  # scratch
@@ -167,8 +166,10 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         Such a flow is counted and not parked. If the line shows that, the core counts it, too.
         """
         consumer, recorded = who(line), line.recorded["permits_after"]
-        charge, flow = self._charges.get(consumer), self._last_flow.get(consumer)
-        if charge is None or flow is None or not (charge.blocked and charge.sent < flow[0] < charge.returned):
+        flow = self._last_flow.get(consumer)
+        blocking = (charge for charge in self._charges.get(consumer, ()) if charge.blocked)
+        charge = next((c for c in blocking if flow is not None and c.sent < flow[0] < c.returned), None)
+        if charge is None or flow is None:
             return
         plain, counted = counters[0], flow[1]
         if not plain.blocked or recorded == plain.permits:
@@ -180,8 +181,8 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             self.core.count_parked(consumer, counted)
 
     def _on_send_returned(self, line: Line) -> None:
-        charge = self._charges.get(who(line))
-        since = charge.sent if charge is not None and charge.returned == line.seq else line.seq
+        charges = self._charges.get(who(line), ())
+        since = next((charge.sent for charge in charges if charge.returned == line.seq), line.seq)
         self._compare_counters(line, ("permits_after",), lambda c: (c.permits,), since=since, returned=True)
 
     def _on_usable_seen(self, line: Line) -> None:
@@ -272,9 +273,8 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         room = 4 * int(self.core.state.s[st_.N_CONSUMERS])
         if len(self._now) < room:
             self._now = np.zeros(2 * room, np.int64)
-        permits.consumers_now(self.core.state, self.core.counts_entries, self._now)
+        self.core.consumers_now(self._now)
         found: list[int] = self._now[:room].tolist()
-        found[::4] = [self.core.number_of(slot) for slot in found[::4]]
         return found
 
     def _counters(
@@ -285,8 +285,10 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         ``own_flow``: the consumer's last flow is in it for sure. ``returned``: the charge of its send is.
         """
         found = [plain := self._plain_at(consumer, seq)]
-        charge = self._charges.get(consumer)
-        if charge is not None and charge.sent <= seq and since < charge.returned and not returned:
+        charges = self._charges.get(consumer, ())
+        under_way = (charge for charge in charges if charge.sent <= seq and since < charge.returned)
+        charge = None if returned else next(under_way, None)
+        if charge is not None:
             found.append(replace(_before(charge, plain), racing=charge.sent))
         missing = self._effects_open.permits_missing(consumer, since)
         if own_flow and missing:
@@ -345,8 +347,10 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         ahead = [c for c in self._peeked.values() if c.applied and c.connection == consumer and c.seq > seq]
         if ahead:
             plain = replace(plain, permits=plain.permits - sum(command.permits for command in ahead))
-        charge = self._charges.get(consumer)
-        return _before(charge, plain) if charge is not None and seq < charge.sent else plain
+        for charge in reversed(self._charges.get(consumer, ())):
+            if seq < charge.sent:
+                plain = _before(charge, plain)
+        return plain
 
     def _plain_counters(self, consumer: int) -> Counters:
         """Return a consumer's values in the plain order: commands whose effect is open have had it."""
@@ -416,7 +420,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             counters.unacked,
             counters.average,
         )
-        usable = int(permits.usable_now(st, self.core.counts_entries, slot))
+        usable = self.core.usable(consumer)
         st.permits[slot], st.unacked[slot], st.average[slot] = own
         return usable
 
@@ -644,7 +648,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         for consumer in outcome.sent:
             slot, own = self.core.slot(consumer), before.get(consumer)
             if consumer in self._sent_at and own is not None:
-                self._charges[consumer] = Charge(
+                charge = Charge(
                     self._sent_at[consumer],
                     returned.get(consumer, end),
                     outcome.permits_before[consumer] - int(st.permits[slot]),
@@ -652,6 +656,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
                     bool(st.blocked[slot]) and not own.blocked,
                     own.average,
                 )
+                self._charges[consumer] = [charge]
 
     def _messages_of(self, outcome: Round, consumer: int) -> int:
         sent = outcome.sent[consumer]

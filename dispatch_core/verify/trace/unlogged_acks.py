@@ -1,4 +1,4 @@
-"""Verify a trace of a Key_Shared dispatcher that has no lines for the effect of acks: 3.x and 4.0.0-preview.1.
+"""Verify a trace of several consumers that has no lines for the effect of acks: 3.x and 4.0.0-preview.1.
 
 Pending acks are a plain map there (``Consumer.pendingAcks``), and a trace has no line for the moment at which an ack takes
 effect. It takes effect on the client's I/O thread, as soon as it has arrived, in three parts: the pending ack goes and its
@@ -19,7 +19,7 @@ from dispatch_core.broker.multiple_consumers import Acked
 from dispatch_core.broker.state import I64, MAX_UNACKED_CONSUMER
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
-from dispatch_core.verify.trace.key_shared import KeySharedVerifier
+from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
 from dispatch_core.verify.trace.races import Command
 
 _REMOVE, _LOWER, _DELETE = range(3)
@@ -44,7 +44,7 @@ class _Part:
     part: int
 
 
-class UnloggedAcksVerifier(KeySharedVerifier):
+class UnloggedAcksVerifier(MultipleConsumersVerifier):
     """State of one verification, as for 4.x, except for the effect of acks."""
 
     acks_are_logged: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class UnloggedAcksVerifier(KeySharedVerifier):
         connection = self.connection(who(line))
         self._settle(connection, flows=True)
         if line.inputs["ack_type"] != "Individual":
-            return  # cumulative acks mean nothing to Key_Shared
+            return  # cumulative acks mean nothing to Key_Shared and Shared
         commands = [self._arrival(line, entry) for entry in line.inputs["positions"] if entry >= 0]
         for command in commands:
             holder = self._holder_of_ack(command)

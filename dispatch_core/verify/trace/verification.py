@@ -28,9 +28,10 @@ from dispatch_core.verify.trace.key_shared_classic import ClassicKeySharedVerifi
 from dispatch_core.verify.trace.key_shared_preview import PreviewVerifier
 from dispatch_core.verify.trace.legality import Illegal, IllegalLines, where_of
 from dispatch_core.verify.trace.lines_ahead import LOOK_AHEAD
+from dispatch_core.verify.trace.shared import SharedVerifier, SharedWithUnloggedAcksVerifier
 from dispatch_core.verify.trace.single_active import SingleActiveVerifier
 
-Verifier = KeySharedVerifier | SingleActiveVerifier
+Verifier = KeySharedVerifier | SharedVerifier | SingleActiveVerifier
 
 #: Entries kept behind the last one that still matters: later lines may name them.
 KEEP_BEHIND: Final = 65_536
@@ -238,8 +239,6 @@ def _not_replayed(log: DispatcherLog, profile: Profile, facts: TraceFacts) -> st
     missing = log.header.get("missing")
     if missing:
         return f"the trace lacks lines of kind {', '.join(missing)}, which its recorder could not write in this build"
-    if profile.dispatcher is Dispatcher.SHARED:
-        return f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
     rebuilt = rebuilt_at(log, profile)
     if rebuilt is not None:
         seq, policy = rebuilt
@@ -255,6 +254,9 @@ def _driver_class(profile: Profile, facts: TraceFacts) -> type[Verifier]:
     """Return the driver for the profile's dispatcher; it may raise ``UnsupportedRuleError`` for a rule."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveVerifier
+    if profile.is_shared:
+        unlogged = "draining_hashes" not in profile.changes and not facts.removals_logged
+        return SharedWithUnloggedAcksVerifier if unlogged else SharedVerifier
     if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
         # A trace of 4.x by the rules of 3.x (``--broker-version``) has lines for the effect of acks.
         unlogged = "classic_dispatchers" not in profile.changes and not facts.removals_logged

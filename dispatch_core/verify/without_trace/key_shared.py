@@ -30,6 +30,7 @@ from dispatch_core.broker.state import (
     TRACK_DRAINING,
 )
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
+from dispatch_core.tables import SHARED_WITHOUT_TRACE
 from dispatch_core.verify.without_trace import rounds
 from dispatch_core.verify.without_trace.base import (
     DIVERGENT,
@@ -366,8 +367,6 @@ def fold_of(profile: Profile, topic: str, subscription_type: str) -> DispatcherF
     """Make the fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveFold(profile, topic, exclusive=subscription_type == "Exclusive")
-    if profile.dispatcher is Dispatcher.SHARED:
-        raise UnsupportedRuleError(
-            f"{profile.name}: Shared subscriptions are audited for duplicates and loss only, not replayed"
-        )
+    if profile.is_shared:
+        raise UnsupportedRuleError(f"{profile.name}: {SHARED_WITHOUT_TRACE}")
     return KeySharedFold(profile)

@@ -99,7 +99,7 @@ def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         log = write(tmp_path / fault.name / folder.parent.name / folder.name, messages, fault.lines)
         verdict, findings = judged(log, capsys, "--complete")
         if shared and fault.name == "lost":
-            assert verdict == "UNKNOWN"  # Shared is not replayed: a limit may have held it
+            assert verdict == "UNKNOWN"  # no rule says why an entry of Shared waits: a limit may have held it
             continue
         found = {finding["kind"] for finding in findings if not finding["uncertain"]}
         assert verdict == "FAIL", fault.name

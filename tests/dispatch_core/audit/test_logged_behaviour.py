@@ -89,7 +89,7 @@ def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
             with_lines(folder, tmp_path / fault.name, fault.lines), capsys, "--complete"
         )
         if shared and fault.name == "lost":
-            assert verdict == "UNKNOWN"  # Shared is not replayed
+            assert verdict == "UNKNOWN"  # no rule says why an entry of Shared waits
             continue
         assert verdict == "FAIL", (fault.name, fault.position)
         # Of Failover a late change of the active consumer could explain the pair, but not that it went to the wrong one.

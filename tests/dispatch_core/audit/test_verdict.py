@@ -186,6 +186,14 @@ def test_rules_that_cannot_be_replayed_leave_open_what_needs_them() -> None:
     assert "not replayed" in shared["conformance"].reason
 
 
+def test_decisions_of_a_shared_trace_count() -> None:
+    compared = judged(seen=ALL_SEEN, subscription_type="Shared")["conformance"]
+    assert (compared.verdict, "decisions compared" in compared.reason) == ("PASS", True)
+    stopped = judged(seen=replace(ALL_SEEN, not_judged="a delay"), subscription_type="Shared")
+    assert {promise for promise, v in stopped.items() if v.verdict == "UNKNOWN"} == {"conformance"}
+    assert "a delay" in stopped["conformance"].reason
+
+
 def test_too_little_for_balance_is_said() -> None:
     result = judged(seen=replace(ALL_SEEN, balance="12 messages were sent"))
     assert (result["balance"].verdict, result["balance"].reason) == (

@@ -50,6 +50,7 @@ RECORDINGS = [
     "recordings/4.2.4/designed-negative-acks-ch",
     "recordings/4.2.4/designed-failover-modulo-p1",
     "verify/4.0.0-preview.1/random-0024-range-quiet",
+    "operations/4.2.4/shared-0014-quiet",
 ]
 
 

@@ -17,7 +17,7 @@ import pytest
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording import stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import subscription_type, with_overrides
+from dispatch_core.recording.log_profile import with_overrides
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay import log_files
 from dispatch_core.replay.log_files import replay_files
@@ -130,9 +130,8 @@ def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     log = traced(name)
     compare(log, tmp_path, monkeypatch, 30)
     dropped = [count for count, _ in entries_in_memory if count]
-    # The rules of Shared are not replayed; of the races only the beginning is recorded, in which nothing is settled.
-    kept = subscription_type(log) == "Shared" or name.startswith("races/")
-    assert dropped or log.messages.num_rows < 200 or kept
+    # Of the races only the beginning is recorded, in which nothing is settled.
+    assert dropped or log.messages.num_rows < 200 or name.startswith("races/")
 
 
 @pytest.mark.parametrize(

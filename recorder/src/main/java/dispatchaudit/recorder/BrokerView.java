@@ -43,8 +43,9 @@ public final class BrokerView {
     private static final List<String> CONFIG = List.of(
             "activeConsumerFailoverDelayTimeMillis", "activeConsumerFailoverConsistentHashing",
             "subscriptionKeySharedUseConsistentHashing", "subscriptionKeySharedConsistentHashingReplicaPoints",
-            "subscriptionKeySharedUseClassicPersistentImplementation", "keySharedLookAheadMsgInReplayThresholdPerConsumer",
-            "keySharedLookAheadMsgInReplayThresholdPerSubscription", "keySharedUnblockingIntervalMs",
+            "subscriptionKeySharedUseClassicPersistentImplementation", "subscriptionSharedUseClassicPersistentImplementation",
+            "keySharedLookAheadMsgInReplayThresholdPerConsumer", "keySharedLookAheadMsgInReplayThresholdPerSubscription",
+            "keySharedUnblockingIntervalMs",
             "dispatcherMaxReadBatchSize", "dispatcherMinReadBatchSize", "dispatcherMaxReadSizeBytes",
             "dispatcherMaxRoundRobinBatchSize", "dispatcherRetryBackoffInitialTimeInMs", "dispatcherRetryBackoffMaxTimeInMs",
             "dispatcherDispatchMessagesInSubscriptionThread", "maxUnackedMessagesPerConsumer",

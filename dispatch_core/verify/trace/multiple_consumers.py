@@ -1,0 +1,367 @@
+"""Base of the verification of dispatchers with several consumers: read attempts, read results, rounds.
+
+The driver gives each line's inputs to the core. Read attempts and rounds are windows (see ``racing``): decided as a whole
+and compared with all their lines. A subclass has the lines of its dispatcher's membership, and says how a round is decided.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Read, Round
+from dispatch_core.broker.profiles import OrderingRule, Profile
+from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.recording.batch_sizes import batch_sizes
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.late_entries import LateEntries
+from dispatch_core.verify.trace.limits_in_force import (
+    REASON_OF_CHANCE,
+    REASON_OF_DELAY,
+    REASON_OF_RATE,
+    DeliverTimes,
+)
+from dispatch_core.verify.trace.races import Difference, Outcome
+from dispatch_core.verify.trace.racing import Effects, Window
+from dispatch_core.verify.trace.reads import ReadsUnderWay
+from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
+from dispatch_core.verify.trace.shown_state import ShownStateDriver
+
+
+class MultipleConsumersVerifier(ShownStateDriver):
+    """State of one verification: the core, what is expected of the coming lines, and the tally."""
+
+    #: Class of the core.
+    dispatcher: ClassVar[Callable[..., MultipleConsumersDispatcher]]
+
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(entries, facts, profile, tracked=profile.ordering is OrderingRule.DRAINING_HASHES)
+        self.hashes = self._hashes_of(log.messages, profile)
+        self.core = self.dispatcher(profile, self.hashes, batch_sizes(log.messages), facts.consumers_added)
+        self.core.know_ledgers(entries.start_of_ledger)
+        # read results waiting for their round: type, entries, how many more that the message log does not hold
+        self._results: deque[tuple[str, list[int], int]] = deque()
+        # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
+        self._attempts_logged = facts.attempts_logged
+        self._late_entries = LateEntries(log.messages)
+        self._deliver_times = DeliverTimes(log.messages)
+        self._reads = ReadsUnderWay()
+
+    def extend(self, drop: int, messages: pa.Table) -> None:
+        """See ``Driver.extend``."""
+        if drop:
+            self._change_ordinals(lambda entry: entry - drop)
+            self._change_cursor_ordinals(drop)
+        hashes = self._hashes_of(messages, self.core.profile)
+        self.hashes = np.concatenate([self.hashes[drop:], hashes])
+        self.core.extend(drop, hashes, batch_sizes(messages))
+        self._late_entries.drop(drop)
+        self._late_entries.add(messages)
+        self._deliver_times.drop(drop)
+        self._deliver_times.add(messages)
+        self._take_acked_before()
+
+    def _settled(self) -> int:
+        """See ``Driver``."""
+        return self.core.droppable()
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: read results that wait for their round."""
+        super()._change_ordinals(change)
+        self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
+
+    @abstractmethod
+    def _hashes_of(self, messages: pa.Table, profile: Profile) -> npt.NDArray[np.int64]:
+        """Return the sticky key hash of each entry, as the dispatcher computes it."""
+
+    # --- membership ----------------------------------------------------------------------------------------------
+
+    def _on_consumer_added(self, line: Line) -> None:
+        self._settle_all()
+        self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0)
+        if self._compare_positions(line):
+            self._read_moved_on()
+
+    def _read_moved_on(self) -> None:
+        """Take note that a read in flight has moved the read position already; nothing depends on it, here."""
+
+    # --- reads ---------------------------------------------------------------------------------------------------
+
+    def _on_read_attempt(self, line: Line) -> None:
+        self._attempt(self._frame(line, "read_attempt_end"))
+
+    def _attempt(self, window: Window, *, including: bool = False) -> None:
+        """Verify one read attempt; ``including``: the present line is one of its recorded lines."""
+        if self.core.trims_in_attempts() and (self._moves_under_way() or self.core.overtaken()):
+            self._take_acks_before_trim(self._within(window.end))
+        recorded = self._attempt_lines(window, including=including)
+        rated, limited = (
+            self._rate_may_hold(),
+            list[Difference](),
+        )  # decisions that a rate, or chance, explains
+
+        pauses = self._pauses(recorded)
+
+        def decide(between: Between) -> Read:
+            limited.clear()
+            if rated:
+                return self._attempt_under_rate(between, recorded, limited)
+            return self._attempt_read(between, recorded, pauses, limited)
+
+        outcome = self._decide(
+            window, 3 + len(pauses), decide, lambda read: differing_read(read, recorded, self._positions)
+        )
+        if rated and outcome.explained and not limited:
+            self._limits.full_read(recorded.read.max_entries or len(recorded.read.entries))
+        for difference in limited:
+            reason = REASON_OF_RATE if rated else REASON_OF_CHANCE
+            window.leave_unjudged(difference.decision_class, difference.decisions, reason)
+        self._reads.attempted(outcome.answer)
+        self.refused_now = list(outcome.answer.refused)
+        if self.core.trimmed:
+            self._releases.expect(self.core.trimmed, until=window.end)
+            self._finish_acks_of_nobody()
+        self._judge(window, outcome)
+
+    def _pauses(self, _recorded: Recorded) -> Sequence[int]:
+        """Return entries before which the scan of the replay set pauses, see ``attempt_read``; none, here."""
+        return ()
+
+    def _attempt_read(
+        self, between: Between, _recorded: Recorded, pauses: Sequence[int], _limited: list[Difference]
+    ) -> Read:
+        """Attempt a read by the rules."""
+        return self.core.attempt_read(between, pauses=pauses)
+
+    def _attempt_under_rate(self, between: Between, recorded: Recorded, limited: list[Difference]) -> Read:
+        """Attempt a read by the rules, and if that is not what the log has, one of at most as many entries as it has."""
+        saved = self.core.save()
+        read = self.core.attempt_read(between)
+        found = differing_read(read, recorded, self._positions)
+        if not found:
+            return read
+        said = recorded.read
+        self.core.restore(saved)
+        self._effects = Effects()
+        capped = self.core.attempt_read(between, said.max_entries or len(said.entries))
+        if not differing_read(capped, recorded, self._positions):
+            limited += found
+            return capped
+        self.core.restore(saved)
+        self._effects = Effects()
+        return self.core.attempt_read(between)
+
+    def _limits_changed(self) -> None:
+        """See ``CursorDriver``. Acks that have begun to take effect are tested against the limit before."""
+        self._finish_acks()
+        self.core.limit_unacked(self._limits.unacked())
+
+    def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:
+        recorded = Recorded()
+        own = [(self._at, self._line)] if including else []
+        for at, line in [*own, *self._within(window.end)]:
+            if line.kind in ("read_issued", "replay_read_issued") and recorded.read_seq:
+                continue  # an attempt issues one read: this line belongs to no attempt
+            if line.kind == "read_issued":
+                recorded.read = Read("Normal", max_entries=line.recorded["max_entries"])
+                recorded.read_seq = line.seq
+                window.count("read")
+            elif line.kind == "replay_read_issued":
+                recorded.read = Read("Replay", entries=tuple(line.recorded["positions"]))
+                recorded.read_seq = line.seq
+                window.count("read")
+            elif line.kind == "draining_blocked":
+                recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                recorded.held_back[line.recorded["hash"]] += 1
+                window.count("draining")
+            elif line.kind == "replay_already_deleted":
+                recorded.already_deleted = line.recorded["positions"]
+                recorded.deleted_seq = line.seq
+                window.count("state")
+            else:
+                if line.kind == "read_done":
+                    recorded.results.setdefault(line.inputs["type"], line.seq)
+                elif line.kind == "draining_release" and line.recorded["ref_count_before"] == 1:
+                    recorded.released.add(line.recorded["hash"])
+                continue
+            self._judged.add(at)
+        self._judged.discard(self._at)
+        return recorded
+
+    def _on_read_issued(self, line: Line) -> None:
+        self._inferred_attempt(line)
+        self._compare_positions(line)
+
+    def _on_replay_read_issued(self, line: Line) -> None:
+        self._inferred_attempt(line)
+
+    def _inferred_attempt(self, line: Line) -> None:
+        """Verify a line of an attempt that the trace does not frame."""
+        if self._attempts_logged:
+            decision_class = "draining" if line.kind == "draining_blocked" else "read"
+            self._differ(decision_class, "nothing outside a read attempt", line.kind)
+            return
+        end = self._inferred_end(line)
+        following = self._lines.between(end + 1, self._lines.horizon(self._at))
+        end += int(next((other.kind for _at, other in following), "") == "replay_already_deleted")
+        self._attempt(Window(line, end), including=True)
+
+    def _inferred_end(self, _line: Line) -> int:
+        """Return the last line of an attempt that the trace does not frame: its read, which the present line is."""
+        return self._at
+
+    def _on_read_cancelled(self, line: Line) -> None:
+        if line.inputs["cancelled"]:
+            self._reads.cancelled()
+            self.core.read_cancelled()
+
+    def _on_read_done(self, line: Line) -> None:
+        kind, positions = line.inputs["type"], line.inputs["positions"]
+        entries = [entry for entry in positions if entry >= 0]
+        if not self._reads.completes(kind):
+            self._differ("read", "no such read under way", f"a {kind.lower()} read completes", decisions=0)
+        if line.recorded["hashes"] is not None:
+            self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
+        taken = self.core.read_done(kind, entries)
+        if taken:
+            self._results.append((kind, entries, len(positions) - len(entries)))
+        self._compare_read_done(line, rewound=not taken)
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def _on_round_begin(self, line: Line) -> None:
+        if not self._results:
+            raise IllegalTransitionError(
+                "a round without a read result", rule="a round dispatches one read result"
+            )
+        kind, entries, unknown = self._results.popleft()
+        self.tally.rounds += 1
+        if self._deliver_times.any_later(entries, line.t_us):
+            self._stop_judging(REASON_OF_DELAY)
+            self._leave(line)
+            return
+        self._compare_result(line, kind, entries, unknown)
+        self._compare_positions(line)
+        window = self._frame(line, "round_end")
+        recorded = self._round_lines(window)
+        sent_to = {sent.consumer for sent in recorded.sent}.intersection(self.core.connected())
+        before = {consumer: self._plain_counters(consumer) for consumer in sent_to}
+        window.count("dispatch", len(entries) + unknown)
+        has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
+
+        steps = self._steps_of_round(recorded)
+
+        def decide(between: Between) -> Round:
+            outcome = self._dispatch(kind, entries, between, steps)
+            outcome.look_ahead = self.core.finish_round(outcome, has_more=has_more)
+            self._go_on(outcome, window)
+            return outcome
+
+        outcome = self._decide(
+            window, steps, decide, lambda answer: self._differing_round(answer, entries, recorded)
+        )
+        self.refused_now = outcome.answer.refused
+        self._charged(outcome.answer, window, before)
+        if unknown:
+            outcome.plain.append(
+                Difference(
+                    "dispatch", "entries of the message log", f"{unknown} that it does not hold", unknown
+                )
+            )
+            outcome.explained = False
+        if recorded.end is not None:
+            self._settle_has_more(outcome, recorded.end)
+        self._judge(window, outcome)
+        self._open_totals(window, outcome.answer)
+        self._after_round(outcome.answer)
+
+    def _steps_of_round(self, _recorded: Recorded) -> int:
+        """Return in how many steps the core decides a round: other threads may come in between."""
+        return 3
+
+    def _dispatch(self, kind: str, entries: list[int], between: Between, _steps: int) -> Round:
+        """Have the core dispatch a read result; ``between`` is called before each of the steps."""
+        return self.core.round(kind, entries, between)
+
+    @abstractmethod
+    def _differing_round(
+        self, outcome: Round, entries: Sequence[int], recorded: Recorded
+    ) -> list[Difference]:
+        """Compare a round with its lines."""
+
+    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
+        """Settle a round that differs only by what is sampled at its end; nothing is, here."""
+
+    def _after_round(self, outcome: Round) -> None:
+        """Do what follows a round that no line shows; nothing, here."""
+
+    def _on_sent(self, line: Line) -> None:
+        """Report a delivery outside a round: the lines of a round are compared with it."""
+        got = self._positions(line.recorded["positions"])
+        self._differ("dispatch", "nothing outside a round", f"consumer {who(line)} gets {got}", decisions=0)
+
+    def _on_round_end(self, _line: Line) -> None:
+        """Report the end of no round."""
+        self._differ("round", "no round to end", "a round ends", decisions=0)
+
+    def _compare_result(self, line: Line, kind: str, entries: list[int], unknown: int) -> None:
+        """Compare the read result that a round dispatches: its type and its entries."""
+        self._compare_fixed(line, "type", kind, line.recorded["type"])
+        positions = line.recorded["positions"]
+        same = positions is not None and [entry for entry in positions if entry >= 0] == entries
+        if same and len(positions) == len(entries) + unknown:
+            self.tally.exact("state")
+        elif positions is not None:
+            self._differ(
+                "state", f"a round of {self._positions(entries)}", f"of {self._positions(positions)}"
+            )
+
+    def _go_on(self, outcome: Round, window: Window) -> None:
+        """Apply what the lines of a window show about the end of the round: which sends were written by then."""
+        self._take_written(window, outcome)
+
+    def _round_lines(self, window: Window) -> Recorded:
+        recorded = Recorded()
+        for at, line in self._within(window.end):
+            if line.kind == "sent":
+                before = line.recorded["permits_before"]
+                recorded.sent.append(Sent(who(line), line.recorded["positions"], before, line.seq))
+                if before is not None:
+                    window.count("permits")
+            elif line.kind == "draining_blocked":
+                recorded.blocked.append(((who(line), line.recorded["hash"]), line.seq))
+                window.count("draining")
+            elif line.kind == "pending_ack_refused":
+                recorded.not_taken.append(line)
+                window.count("state")
+            elif line.kind == "round_end":
+                recorded.end = line
+                window.count("replay_set")
+                window.count("round")
+            else:
+                continue
+            self._judged.add(at)
+        return recorded
+
+    # --- reporting -----------------------------------------------------------------------------------------------
+
+    def class_of(self, kind: str) -> str:
+        """Return the class of decision for an illegal line of this kind."""
+        return _CLASS_OF.get(kind, "dispatch")
+
+
+_CLASS_OF = {
+    "pending_ack_removed": "draining",
+    "selector_added": "subscribe",
+    "selector_removed": "subscribe",
+    "consumer_added": "subscribe",
+}
