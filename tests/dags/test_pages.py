@@ -104,6 +104,23 @@ def test_nobody_who_is_not_logged_in_sees_anything(anonymous, home, path):
     assert anonymous.get(f"/dispatch-audit/{path}").status_code in (401, 403)
 
 
+@pytest.mark.parametrize("path", ["", "reports/", REPORT, "runs/dispatch_audit/b", "nothing/x"])
+def test_users_who_may_not_read_runs_of_the_audit_see_nothing(user, home, monkeypatch, path):
+    from airflow.api_fastapi.app import get_auth_manager
+
+    asked = []
+
+    def refuse(*, method, access_entity, details, user):
+        asked.append((method, access_entity.value, details.id))
+        return False
+
+    monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", refuse)
+    answer = user.get(f"/dispatch-audit/{path}")
+    assert (answer.status_code, asked) == (403, [("GET", "RUN", "dispatch_audit")])
+    assert "Forbidden" in answer.text
+    assert "2026-11-21" not in answer.text
+
+
 def test_a_cookie_or_a_token_opens_a_page(anonymous, home, token):
     anonymous.cookies.set("_token", token)
     assert anonymous.get(f"/dispatch-audit/{REPORT}").text == f"<p>{REPORT}</p>"

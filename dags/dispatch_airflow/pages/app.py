@@ -1,8 +1,9 @@
 """Web application under ``/dispatch-audit``: pages of the home, lists of them, and the links of one run.
 
 Airflow does not authenticate requests to applications of plugins. Here every route does: users who are not logged in get 401
-and a link to the login. Pages are made from logs, which are not trusted. A page that draws with its own scripts runs in a
-sandbox with an opaque origin, without access to Airflow's session and API; all other pages run no scripts.
+and a link to the login, users who may not read the runs of the audit's DAG get 403. Pages are made from logs, which are not
+trusted. A page that draws with its own scripts runs in a sandbox with an opaque origin, without access to Airflow's session
+and API; all other pages run no scripts.
 
 The one exception to the login is plotly's script, which reports share: a browser sends no cookies from a sandbox. It is the
 published script and says nothing about the logs.
@@ -18,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag, requires_authenticated
+from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
@@ -40,7 +41,7 @@ from dispatch_airflow.pages.published_files import (
     open_script,
     split,
 )
-from dispatch_airflow.sources import is_namespace, namespaces
+from dispatch_airflow.sources import DAG_ID, is_namespace, namespaces
 
 _CHUNK_BYTES: Final = 1 << 18
 #: Maximum number of links that are read of one run.
@@ -76,7 +77,7 @@ app = FastAPI(
     redoc_url=None,
     openapi_url=None,
     redirect_slashes=False,
-    dependencies=[Depends(requires_authenticated())],
+    dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN, param_dag_id=DAG_ID))],
 )
 
 
