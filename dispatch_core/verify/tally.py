@@ -5,7 +5,7 @@ The number of decisions per class follows from the raw lines alone (formula: ``d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,48 +49,36 @@ class Finding:
 Fields = Mapping[str, tuple[str, ...]]
 
 
-def decisions_of(
-    line: Line, state: Fields = STATE_FIELDS, positions: Fields = POSITION_FIELDS
-) -> list[tuple[str, int]]:
-    """Return classes and numbers of the decisions that one raw line stands for, by the published formula (docs/verify.md).
+#: One count of the formula: a class, and the recorded field that says how many; ``None`` = one decision a line.
+_Count = tuple[str, str | None]
 
-    ``state``, ``positions``: the fields that the driver compares in these classes.
-    """
-    kind, recorded = line.kind, line.recorded
-    found: list[tuple[str, int]] = []
-    first = _FIRST.get(kind)
-    if first is not None:
-        found += first(recorded)
-    for name, fields in (("state", state.get(kind)), ("position", positions.get(kind))):
-        if fields:
-            number = sum(recorded[field] is not None for field in fields)
-            if number:
-                found.append((name, number))
-    return found
-
-
-#: Kind of line that stands for one decision beside ``state`` and ``position`` → the class of this decision.
-_ONE: Final = {
-    **dict.fromkeys(("read_issued", "replay_read_issued"), "read"),
-    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), "draining"),
-    "draining_clear": "state",
-    **dict.fromkeys(("active_picked", "active_notified"), "active"),
-    **dict.fromkeys(("selector_added", "selector_refused"), "subscribe"),
-}
-
-
-def _one_of(decision_class: str) -> Callable[[dict[str, Any]], list[tuple[str, int]]]:
-    return lambda _recorded: [(decision_class, 1)]
-
+#: Fields of which each item is a decision. Of any other field there is one decision if the line has it.
+_PER_ITEM: Final = frozenset({("dispatch", "positions"), ("hash", "hashes")})
 
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
-_FIRST: Final[dict[str, Callable[[dict[str, Any]], list[tuple[str, int]]]]] = {
-    "round_begin": lambda recorded: [("dispatch", len(recorded["positions"] or ()))],
-    "read_done": lambda recorded: [("hash", len(recorded["hashes"] or ()))],
-    "round_end": lambda _recorded: [("replay_set", 1), ("round", 1)],
-    "sent": lambda recorded: [("permits", int(recorded["permits_before"] is not None))],
-    **{kind: _one_of(name) for kind, name in _ONE.items()},
+_FIRST: Final[dict[str, tuple[_Count, ...]]] = {
+    "round_begin": (("dispatch", "positions"),),
+    "read_done": (("hash", "hashes"),),
+    "round_end": (("replay_set", None), ("round", None)),
+    "sent": (("permits", "permits_before"),),
+    **dict.fromkeys(("read_issued", "replay_read_issued"), (("read", None),)),
+    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), (("draining", None),)),
+    "draining_clear": (("state", None),),
+    **dict.fromkeys(("active_picked", "active_notified"), (("active", None),)),
+    **dict.fromkeys(("selector_added", "selector_refused"), (("subscribe", None),)),
 }
+
+
+def _formula(state: Fields, positions: Fields) -> dict[str, tuple[_Count, ...]]:
+    """Return the published formula (docs/verify.md): kind of line → its counts."""
+    return {
+        kind: (
+            *_FIRST.get(kind, ()),
+            *(("state", field) for field in state.get(kind, ())),
+            *(("position", field) for field in positions.get(kind, ())),
+        )
+        for kind in {**_FIRST, **state, **positions}
+    }
 
 
 def cut_off(begun: Line) -> Finding:
@@ -103,7 +91,10 @@ def cut_off(begun: Line) -> Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts per class and the findings behind them. ``state_fields``, ``position_fields``: see ``decisions_of``."""
+    """Counts per class and the findings behind them.
+
+    ``state_fields``, ``position_fields``: recorded fields of which each is a decision of the class, by kind of line.
+    """
 
     state_fields: Fields = field(default_factory=dict)
     position_fields: Fields = field(default_factory=dict)
@@ -115,16 +106,23 @@ class Tally:
     )
     # Differing decisions of the core for which the log has no line: class → status → decisions.
     _unlogged: dict[str, dict[str, int]] = field(default_factory=dict)
-    _counted: frozenset[str] = frozenset()  # kinds of lines that stand for decisions
-    _alone: dict[str, str] = field(
-        default_factory=dict
-    )  # kind of a line that stands for one only → its class
-    _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
+    _formula: dict[str, tuple[_Count, ...]] = field(default_factory=dict)
+    _expected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))  # by the formula
 
     def __post_init__(self) -> None:
-        shown = {*self.state_fields, *self.position_fields}
-        self._counted = frozenset((*_FIRST, *shown))
-        self._alone = {kind: name for kind, name in _ONE.items() if kind not in shown}
+        self._formula = _formula(self.state_fields, self.position_fields)
+
+    def decisions_of(self, line: Line) -> list[tuple[str, int]]:
+        """Return classes and numbers of the decisions that one raw line stands for, by the published formula."""
+        found: list[tuple[str, int]] = []
+        for count in self._formula.get(line.kind, ()):
+            decision_class, name = count
+            value = None if name is None else line.recorded[name]
+            if name is None:
+                found.append((decision_class, 1))
+            elif value is not None:
+                found.append((decision_class, len(value) if count in _PER_ITEM else 1))
+        return found
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -182,18 +180,15 @@ class Tally:
         return findings
 
     def expect(self, line: Line) -> None:
-        """Add the decisions that a raw line stands for to the formula's number."""
-        kind = line.kind
-        if kind in self._alone:
-            self._formula[self._alone[kind]] += 1
-        elif kind in self._counted:
-            for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
-                self._formula[decision_class] += decisions
+        """Add the decisions that a raw line stands for to those expected."""
+        if line.kind in self._formula:
+            for decision_class, decisions in self.decisions_of(line):
+                self._expected[decision_class] += decisions
 
     def leave_out(self, counts: dict[str, int]) -> None:
         """Subtract expected decisions: they will be counted when more of the log is known."""
         for decision_class, decisions in counts.items():
-            self._formula[decision_class] -= decisions
+            self._expected[decision_class] -= decisions
 
     def close(self, stopped: str | None = None) -> None:
         """Count decisions that were not compared (a round for which the core had no read result, say) as divergent.
@@ -201,7 +196,7 @@ class Tally:
         ``stopped``: the reason why the comparison was stopped; then they are not judged.
         """
         for name, counts in self._logged.items():
-            unmet = self._formula[name] - counts["decisions"]
+            unmet = self._expected[name] - counts["decisions"]
             if unmet > 0 and stopped is not None:
                 self.leave_unjudged(name, unmet, stopped)
             elif unmet > 0:

@@ -107,6 +107,9 @@ class CursorDriver(Driver):
     def _begin_without(self, entry: int, words: Sequence[int]) -> None:
         """Begin with a cursor that has acknowledged an entry, or a part of a batch (``words``: its ack set)."""
 
+    def _moved_between_lines(self) -> None:
+        """Take note that the cursor's positions have changed without a line: the window of entries has moved on."""
+
     def _change_cursor_ordinals(self, drop: int) -> None:
         """Lower the ordinals of moves that are due."""
         for due in self._moves_due:

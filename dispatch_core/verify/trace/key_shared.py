@@ -82,6 +82,7 @@ class KeySharedVerifier(ShownStateDriver):
         self._deliver_times.drop(drop)
         self._deliver_times.add(messages)
         self._take_acked_before()
+        self._moved_between_lines()
 
     def _settled(self) -> int:
         """See ``Driver``."""
@@ -125,7 +126,7 @@ class KeySharedVerifier(ShownStateDriver):
             lambda answer: differing_adds(answer[0], recorded),
         )
         self._judge(window, outcome)
-        self._releases.expect(outcome.answer[1], until=window.end)
+        self._expect_by(outcome.answer[1], window)
 
     def _on_selector_refused(self, line: Line) -> None:
         self._compare_selector(line)
@@ -158,7 +159,7 @@ class KeySharedVerifier(ShownStateDriver):
             window, 3, lambda between: self.core.drop(consumer, moved, between), differences
         )
         self._judge(window, outcome)
-        self._releases.expect(outcome.answer.returned, until=window.end)
+        self._expect_by(outcome.answer.returned, window)
         if outcome.answer.cleared:
             self._close_totals()
             self._clear_due = self._tracked
@@ -207,9 +208,9 @@ class KeySharedVerifier(ShownStateDriver):
         for difference in limited:
             window.leave_unjudged(difference.decision_class, difference.decisions, REASON_OF_RATE)
         self._reads.attempted(outcome.answer)
-        self.refused_now = list(outcome.answer.refused)
+        self._refused = self._at, list(outcome.answer.refused)
         if self.core.trimmed:
-            self._releases.expect(self.core.trimmed, until=window.end)
+            self._expect_by(self.core.trimmed, window)
             self._finish_acks_of_nobody()
         self._judge(window, outcome)
 
@@ -374,7 +375,7 @@ class KeySharedVerifier(ShownStateDriver):
         outcome = self._decide(
             window, 3, decide, lambda answer: differing_round(answer, entries, recorded, self._positions)
         )
-        self.refused_now = outcome.answer.refused
+        self._refused = self._at, outcome.answer.refused
         self._charged(outcome.answer, window, before)
         if unknown:
             outcome.plain.append(

@@ -123,7 +123,6 @@ class RacingDriver(CursorDriver):
     def __init__(self, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries)
         self._open: list[Window] = []  # decided, not counted: their last line is to come
-        self._judged: set[int] = set()  # indexes of lines that a window has compared
         self._connections: dict[int, Connection] = {}
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
         self._effects = Effects()
@@ -136,21 +135,11 @@ class RacingDriver(CursorDriver):
         self._facts: list[Command] = []  # open facts, see ``races``
         self._counting_logged = facts.counting_logged
 
-    def feed(self, line: Line) -> None:
-        """Take one line; a line that a window has compared already is only counted."""
-        self._at += 1
-        if self._at in self._judged:
-            self._judged.discard(self._at)
-            self.tally.expect(line)
-            self._line = line
-            self._compare_judged(line)
-        else:
-            super().feed(line)
+    def _after(self, line: Line) -> None:
+        """See ``Driver``: windows that end here are counted."""
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
-
-    def _compare_judged(self, line: Line) -> None:
-        """Compare what a window has not: fields of its lines that say nothing about it; none, here."""
+        super()._after(line)
 
     def _take_early(self, at: int) -> None:
         """Take a line that is ahead, because it proves to come before what the present one begins.

@@ -44,6 +44,8 @@ READ_MOVES_BEFORE_US: Final = 200
 #: A ``cursor_state`` line stands so much at most behind the moment at which the broker read the positions, microseconds: it
 #: is an answer of the web service. The longest in the recordings is 75 ms.
 ANSWERED_WITHIN_US: Final = 250_000
+#: Mark-delete and read position among the scalars of a state.
+_BOTH: Final = slice(MARK_DELETE, READ_POSITION + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +93,34 @@ class PositionsDriver(CursorDriver):
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
-        self._reached: list[int] = []  # see ``_behind``: of the normal read that the line ends
+        self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
+        self._last_positions: tuple[int, int] = (0, -1)  # of the core, behind the last line
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        before = self._positions_now()
-        normal = line.kind == "read_done" and line.inputs["type"] == "Normal"
-        self._reached = reached = self._behind(line) if normal else []
-        super().feed(line)
-        now = self._positions_now()
-        if now != before or (reached and now[0] < reached[-1]):
-            read_position, mark_delete = before
+    def _effects_are_over(self, line: Line) -> None:
+        """Take a line of a connection's thread: what it did before is over."""
+        if line.consumer is not None:
+            self._effects_open.close(line.consumer, line.seq)
+            self._acks_are_over(line.consumer)
+
+    def _before_read_done(self, line: Line) -> None:
+        """See ``Driver``."""
+        if line.inputs["type"] == "Normal":
+            self._reached = self._behind(line)
+
+    def _after(self, line: Line) -> None:
+        """See ``Driver``: a later line may show the positions that this one has changed."""
+        now, reached = self._positions_now(), self._reached
+        if now != self._last_positions or (reached and now[0] < reached[-1]):
+            read_position, mark_delete = self._last_positions
             self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
+            self._last_positions = now
+        if reached:
+            self._reached = []
+        super()._after(line)
+
+    def _moved_between_lines(self) -> None:
+        """See ``CursorDriver``."""
+        self._last_positions = self._positions_now()
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 
@@ -326,8 +344,8 @@ class PositionsDriver(CursorDriver):
 
     def _positions_now(self) -> tuple[int, int]:
         """Return read position and mark-delete of the core."""
-        s = self._cursor.s
-        return int(s[READ_POSITION]), int(s[MARK_DELETE])
+        mark_delete, read_position = self._cursor.s[_BOTH].tolist()
+        return read_position, mark_delete
 
     def _forget_old_acks(self) -> None:
         """Take acknowledgements from long before to have reached the cursor."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import ClassVar, Final
 
 import numpy as np
@@ -40,25 +39,15 @@ _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
 _STICKY: Final = "HashRangeExclusiveStickyKeyConsumerSelector"
 
 
-class _Written(Enum):
-    """The thread that writes a line, and when."""
-
-    OF_A_CONNECTION = "what the connection's thread did before is over"
-    OF_AN_ATTEMPT = (
-        "the dispatcher's thread, in a read attempt: the values at its end are sampled after the last one"
-    )
-    UNDER_THE_LOCK = "another line under the dispatcher's lock: what it shows is sampled after the one before"
-
-
-_WRITTEN: Final = {
-    **dict.fromkeys(NEXT_SECTION - {"redeliver", "end"}, _Written.UNDER_THE_LOCK),
-    **dict.fromkeys(("read_attempt_end", "round_end", "sent", "send_returned"), _Written.UNDER_THE_LOCK),
-    "recently_joined_pruned": _Written.UNDER_THE_LOCK,  # markDeletePositionMoveForward
-    **dict.fromkeys(("read_attempt", "read_issued", "replay_read_issued"), _Written.OF_AN_ATTEMPT),
-    **dict.fromkeys(("replay_already_deleted", "read_done", "usable_seen"), _Written.OF_AN_ATTEMPT),
-    "draining_blocked": _Written.OF_AN_ATTEMPT,
-    **dict.fromkeys(("flow", "flow_counted", "ack", "redeliver"), _Written.OF_A_CONNECTION),
-}
+#: Kinds that are written under the dispatcher's lock: what a later one shows is sampled after them.
+_UNDER_THE_LOCK: Final = frozenset(
+    {
+        *(NEXT_SECTION - {"redeliver", "end"}),
+        *("read_attempt_end", "round_end", "sent", "send_returned"),
+        *("replay_already_deleted", "read_done", "usable_seen", "draining_blocked"),
+        "recently_joined_pruned",  # markDeletePositionMoveForward
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +117,42 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         self._section_at = 0  # seq of the last line that was written under the dispatcher's lock
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        written = _WRITTEN.get(line.kind)
-        if written is _Written.OF_A_CONNECTION and line.consumer is not None:
-            consumer, seq = line.consumer, line.seq
-            self._effects_open.close(consumer, seq)
-            self._acks_are_over(consumer)
-            if line.kind == "flow":
-                self._effects_open.flow(consumer, seq, line.inputs["permits"])
-                self._last_flow[consumer] = seq, line.inputs["permits"]
-        elif written is _Written.OF_AN_ATTEMPT:
-            self._sampled_before, self._sampled_after = self._sampled_after, line.seq
-        super().feed(line)
-        if written is _Written.UNDER_THE_LOCK or written is _Written.OF_AN_ATTEMPT:
+    # See ``Driver``: lines that the thread of a connection writes.
+    _before_flow_counted = PositionsDriver._effects_are_over
+
+    def _before_ack(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._effects_are_over(line)
+        self._releases_are_over(line)
+
+    _before_redeliver = _before_ack
+
+    def _before_flow(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._effects_are_over(line)
+        if line.consumer is not None:
+            self._effects_open.flow(line.consumer, line.seq, line.inputs["permits"])
+            self._last_flow[line.consumer] = line.seq, line.inputs["permits"]
+        self._releases_are_over(line)
+
+    def _sampled(self, line: Line) -> None:
+        """Take a line that the dispatcher's thread writes in a read attempt."""
+        self._sampled_before, self._sampled_after = self._sampled_after, line.seq
+
+    # See ``Driver``.
+    _before_read_attempt = _before_read_issued = _before_replay_read_issued = _sampled
+    _before_replay_already_deleted = _before_usable_seen = _before_draining_blocked = _sampled
+
+    def _before_read_done(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._sampled(line)
+        super()._before_read_done(line)
+
+    def _after(self, line: Line) -> None:
+        """See ``Driver``."""
+        if line.kind in _UNDER_THE_LOCK:
             self._section_at = line.seq
+        super()._after(line)
 
     # --- permits, counters and flags -----------------------------------------------------------------------------
 
@@ -582,7 +592,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``."""
-        return self._section_at if line.kind in _WRITTEN else line.seq - 1
+        return self._section_at if line.kind in _UNDER_THE_LOCK | OF_A_CONNECTION else line.seq - 1
 
     def _move_racing(self) -> int | None:
         """See ``PositionsDriver``."""
@@ -626,12 +636,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     # --- comparison ----------------------------------------------------------------------------------------------
 
-    def _compare_judged(self, line: Line) -> None:
-        """See ``RacingDriver``."""
-        if line.kind == "sent":
-            self._compare_sizes(line)
-        elif line.kind == "read_issued":
-            self._compare_positions(line)
+    # See ``Driver``: what a window does not compare.
+    _judged_sent = _compare_sizes
+    _judged_read_issued = PositionsDriver._compare_positions
 
     def _charged(self, outcome: Round, window: Window, before: Mapping[int, Counters]) -> None:
         """Note what a round charged; ``before``: counters before it."""

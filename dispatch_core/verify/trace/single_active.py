@@ -36,7 +36,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
-from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import PositionsDriver
 
 #: Number of the first entries of a cumulative acknowledgement that are looked at, to say when it moves mark-delete.
 _FIRST_ENTRIES: Final = 64
@@ -95,14 +95,15 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._read_before_ack: int | None = None
         self._rewound: _Rewound | None = None
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        if line.kind in OF_A_CONNECTION and line.consumer is not None:
-            self._effects_open.close(line.consumer, line.seq)
-            self._acks_are_over(line.consumer)
-        super().feed(line)
+    # See ``Driver``: lines that the thread of a connection writes.
+    _before_flow = _before_flow_counted = PositionsDriver._effects_are_over
+    _before_ack = _before_redeliver = PositionsDriver._effects_are_over
+
+    def _after(self, line: Line) -> None:
+        """See ``Driver``."""
         if line.kind in _OF_THE_DISPATCHER:
             self._section_at = line.seq
+        super()._after(line)
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: read results that wait for their round, and the round that is under way."""
