@@ -444,21 +444,17 @@ class MultipleConsumersDispatcher:
 
     # --- copies ----------------------------------------------------------------------------------------------
 
-    def save(self) -> Saved:
-        """Copy everything that a flow, an ack, an attempt or a round may change."""
+    def save(self, *, membership: bool = False) -> Saved:
+        """Copy everything that a flow, an ack, an attempt or a round may change, or a join or leave (``membership``)."""
         s = self.state.s
         high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
         low = min(self._sent_deleted, default=high)
-        return Saved(st_.save(self.state, low, high), dict(self._unacked_indexes))
+        return Saved(st_.save(self.state, low, high, all_hashes=membership), dict(self._unacked_indexes))
 
     def restore(self, saved: Saved) -> None:
         """Restore what was saved."""
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
-
-    def discard(self, saved: Saved) -> None:
-        """Give back the memory of what was saved; it is not restored any more."""
-        st_.discard(saved.state)
 
     # --- queries ---------------------------------------------------------------------------------------------
 

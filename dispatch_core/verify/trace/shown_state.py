@@ -664,6 +664,3 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         sent = outcome.sent[consumer]
         messages = int(self.core.state.num_messages[sent].sum())
         return messages - outcome.already_acked.get(consumer, 0)
-
-    def _late_commands(self) -> list[Command]:
-        return [command for connection in self._connections.values() for command in connection.late]
