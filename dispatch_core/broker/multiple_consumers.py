@@ -493,12 +493,13 @@ class MultipleConsumersDispatcher:
 
     def blocked_consumers(self) -> set[int]:
         """Return the connected consumers that are blocked on unacked messages."""
-        return {self._numbers[slot] for slot in self._connected_slots() if self.state.blocked[slot]}
+        blocked = self.state.blocked.tolist()
+        return {self._numbers[slot] for slot in self._connected_slots() if blocked[slot]}
 
     def holder(self, entry: int) -> int | None:
         """Return the consumer that a sent entry is pending on; None = nobody."""
         self._check_stored(entry)
-        slot = int(self.state.holder[entry])
+        slot = self.state.holder.item(entry)
         return None if slot == st_.NOBODY else self._numbers[slot]
 
     def pending_hash(self, entry: int) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatch_core.verify.inputs import POSITION_FIELDS, STATE_FIELDS, Line
 
@@ -49,23 +49,25 @@ class Finding:
 Fields = Mapping[str, tuple[str, ...]]
 
 
-#: One count of the formula: a class, and the recorded field that says how many; ``None`` = one decision a line.
-_Count = tuple[str, str | None]
+class _Count(NamedTuple):
+    """One count of the formula: a decision of a class for each line, or for each that has a field, or for each item of it."""
 
-#: Fields of which each item is a decision. Of any other field there is one decision if the line has it.
-_PER_ITEM: Final = frozenset({("dispatch", "positions"), ("hash", "hashes")})
+    decision_class: str
+    field: str | None = None
+    per_item: bool = False
+
 
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
 _FIRST: Final[dict[str, tuple[_Count, ...]]] = {
-    "round_begin": (("dispatch", "positions"),),
-    "read_done": (("hash", "hashes"),),
-    "round_end": (("replay_set", None), ("round", None)),
-    "sent": (("permits", "permits_before"),),
-    **dict.fromkeys(("read_issued", "replay_read_issued"), (("read", None),)),
-    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), (("draining", None),)),
-    "draining_clear": (("state", None),),
-    **dict.fromkeys(("active_picked", "active_notified"), (("active", None),)),
-    **dict.fromkeys(("selector_added", "selector_refused"), (("subscribe", None),)),
+    "round_begin": (_Count("dispatch", "positions", per_item=True),),
+    "read_done": (_Count("hash", "hashes", per_item=True),),
+    "round_end": (_Count("replay_set"), _Count("round")),
+    "sent": (_Count("permits", "permits_before"),),
+    **dict.fromkeys(("read_issued", "replay_read_issued"), (_Count("read"),)),
+    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), (_Count("draining"),)),
+    "draining_clear": (_Count("state"),),
+    **dict.fromkeys(("active_picked", "active_notified"), (_Count("active"),)),
+    **dict.fromkeys(("selector_added", "selector_refused"), (_Count("subscribe"),)),
 }
 
 
@@ -74,8 +76,8 @@ def _formula(state: Fields, positions: Fields) -> dict[str, tuple[_Count, ...]]:
     return {
         kind: (
             *_FIRST.get(kind, ()),
-            *(("state", field) for field in state.get(kind, ())),
-            *(("position", field) for field in positions.get(kind, ())),
+            *(_Count("state", field) for field in state.get(kind, ())),
+            *(_Count("position", field) for field in positions.get(kind, ())),
         )
         for kind in {**_FIRST, **state, **positions}
     }
@@ -115,13 +117,12 @@ class Tally:
     def decisions_of(self, line: Line) -> list[tuple[str, int]]:
         """Return classes and numbers of the decisions that one raw line stands for, by the published formula."""
         found: list[tuple[str, int]] = []
-        for count in self._formula.get(line.kind, ()):
-            decision_class, name = count
+        for decision_class, name, per_item in self._formula.get(line.kind, ()):
             value = None if name is None else line.recorded[name]
             if name is None:
                 found.append((decision_class, 1))
             elif value is not None:
-                found.append((decision_class, len(value) if count in _PER_ITEM else 1))
+                found.append((decision_class, len(value) if per_item else 1))
         return found
 
     @property

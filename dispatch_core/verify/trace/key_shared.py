@@ -362,7 +362,8 @@ class KeySharedVerifier(ShownStateDriver):
         window = self._frame(line, "round_end")
         recorded = self._round_lines(window)
         sent_to = {sent.consumer for sent in recorded.sent}.intersection(self.core.connected())
-        before = {consumer: self._plain_counters(consumer) for consumer in sent_to}
+        late = self._late_commands()
+        before = {consumer: self._plain_counters(consumer, late) for consumer in sent_to}
         window.count("dispatch", len(entries) + unknown)
         has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
 

@@ -162,13 +162,14 @@ class PendingAcksDriver(RacingDriver):
 
         One thread takes the commands of a connection in order: an ack has let go of its pending acks before the next one.
         """
-        if not self._removals_logged:
+        acks = [ack for ack in self._acks.values() if ack.connection == consumer and not ack.applied]
+        if not acks or not self._removals_logged:
             return
         # A trim of what the cursor has passed writes no lines of removals.
         trims = self.core.trims_in_attempts() or self.core.trims_after_a_move()
         trimmed = self._passed_up_to() if trims else -1
-        for ack in list(self._acks.values()):
-            if ack.connection != consumer or ack.applied or ack.entry <= trimmed:
+        for ack in acks:
+            if ack.entry <= trimmed:
                 continue
             del self._acks[ack.entry]
             self._forget(ack)

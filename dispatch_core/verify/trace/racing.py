@@ -514,11 +514,13 @@ class RacingDriver(CursorDriver):
         self._sent_at = {}
         logged = 0  # steps of the window that are over, as its lines show
         for at, line in self._within(window.end):
-            if at not in self._judged:
-                self._peek(line, logged)
-            if line.kind == "sent" and line.consumer is not None:
+            kind = line.kind
+            if kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
-            elif line.kind in ("read_issued", "replay_read_issued"):
+            elif kind in ("flow", "ack"):
+                if at not in self._judged:
+                    self._peek(line, logged)
+            elif kind in ("read_issued", "replay_read_issued"):
                 logged = steps
         waiting, late = self._under_way(steps)
         if not waiting and not late:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,16 +63,15 @@ class _Reset:
         return _Reset(self.seq, self.read_position - drop, self.mark_delete - drop, self.sets - drop)
 
 
-@dataclass(frozen=True, slots=True)
-class _Acknowledged:
+class _Acknowledged(NamedTuple):
     """Entries that are acknowledged at the cursor, or will be by late commands."""
 
     deleted: npt.NDArray[np.uint8]
-    late: set[int]
+    late: Callable[[], set[int]]
 
     def __contains__(self, entry: object) -> bool:
         return isinstance(entry, int) and (
-            entry in self.late or (0 <= entry < len(self.deleted) and self.deleted[entry] == 1)
+            (0 <= entry < len(self.deleted) and self.deleted[entry] == 1) or entry in self.late()
         )
 
 
@@ -391,7 +391,7 @@ class PositionsDriver(CursorDriver):
 
     def _applied(self) -> Applied:
         """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""
-        return Applied(self._all_applied()[1], _Acknowledged(self._cursor.deleted, self._acknowledged_late()))
+        return Applied(self._all_applied()[1], _Acknowledged(self._cursor.deleted, self._acknowledged_late))
 
     def _mark_delete_ahead(self) -> list[Ahead]:
         """Return the lines ahead that say which acks have moved mark-delete."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -50,8 +49,7 @@ _UNDER_THE_LOCK: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """The charge of a round to a consumer, between the lines ``sent`` and ``send_returned``."""
 
     sent: int  # seq
@@ -62,8 +60,7 @@ class Charge:
     average: float  # messages per entry before it
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """Values of a consumer at some moment; ``racing``: seq of the command whose other order gives them, 0 = plain.
 
     ``connected``: its connection has not broken.
@@ -79,8 +76,7 @@ class Counters:
 
 def _before(charge: Charge, counters: Counters) -> Counters:
     """Return the values before a send was charged."""
-    return replace(
-        counters,
+    return counters._replace(
         permits=counters.permits + charge.permits,
         unacked=counters.unacked - charge.unacked,
         blocked=counters.blocked and not charge.blocked,
@@ -183,8 +179,8 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         plain, counted = counters[0], flow[1]
         if not plain.blocked or recorded == plain.permits:
             return
-        shown = replace(plain, permits=plain.permits + counted, racing=charge.sent)
-        before = replace(shown, permits=shown.permits + charge.permits, blocked=False)
+        shown = plain._replace(permits=plain.permits + counted, racing=charge.sent)
+        before = shown._replace(permits=shown.permits + charge.permits, blocked=False)
         counters[1:] = [shown, before]
         if recorded in (counter.permits for counter in counters[1:]):
             self.core.count_parked(consumer, counted)
@@ -216,7 +212,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """
         recorded = line.recorded
         plain = values(self._plain_at(who(line), line.seq))
-        if all(recorded[name] == value for name, value in zip(fields, plain, strict=True)):
+        if tuple([recorded[name] for name in fields]) == plain:
             self.tally.exact("state", len(fields))
             return
         counters = self._counters(who(line), since, line.seq, own_flow=counted, returned=returned)
@@ -297,17 +293,17 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         found = [plain := self._plain_at(consumer, seq)]
         charge = self._charges.get(consumer)
         if charge is not None and charge.sent <= seq and since < charge.returned and not returned:
-            found.append(replace(_before(charge, plain), racing=charge.sent))
+            found.append(_before(charge, plain)._replace(racing=charge.sent))
         missing = self._effects_open.permits_missing(consumer, since)
         if own_flow and missing:
             last = min(missing)
             missing = {count - last: at for count, at in missing.items() if count > last}
         lowered = self._effects_open.unacked_missing(consumer, since)
         early = self._lowered_early(consumer)
-        others = [replace(c, permits=c.permits - by, racing=at) for c in found for by, at in missing.items()]
+        others = [c._replace(permits=c.permits - by, racing=at) for c in found for by, at in missing.items()]
         found += others
         found += [
-            replace(c, unacked=c.unacked + by, racing=max(at, c.racing))
+            c._replace(unacked=c.unacked + by, racing=max(at, c.racing))
             for c in found
             for by, at in (*lowered.items(), *early.items())
         ]
@@ -328,7 +324,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             if line.consumer == consumer and line.kind in OF_A_CONNECTION:
                 break
             if line.consumer == consumer and line.kind == "consumer_removing":
-                return [replace(c, connected=False, racing=line.seq) for c in found]
+                return [c._replace(connected=False, racing=line.seq) for c in found]
         return []
 
     def _with_other_block(
@@ -342,29 +338,32 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         if plain.blocked and (early or (lowered and plain.unacked <= half)):
             parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
             at = max([*lowered.values(), *early.values()])
-            return [replace(c, blocked=False, permits=c.permits + parked, racing=at) for c in found]
+            return [c._replace(blocked=False, permits=c.permits + parked, racing=at) for c in found]
         if not plain.blocked and lowered and half > 0 and plain.unacked + max(lowered) > half:
             at = max(lowered.values())
-            return [replace(c, blocked=True, racing=at) for c in found]
+            return [c._replace(blocked=True, racing=at) for c in found]
         return []
 
     def _plain_at(self, consumer: int, seq: int) -> Counters:
         """Return a consumer's values in the plain order at line ``seq``; it may stand in front of the send of its round."""
-        plain = self._plain_counters(consumer)
+        plain = self._plain_counters(consumer, self._late_commands())
         # Flows that an earlier decision has shown to come before it, and whose line is to come.
-        ahead = [c for c in self._peeked.values() if c.applied and c.connection == consumer and c.seq > seq]
+        peeked = self._peeked.values() if self._peeked else ()
+        ahead = [c for c in peeked if c.applied and c.connection == consumer and c.seq > seq]
         if ahead:
-            plain = replace(plain, permits=plain.permits - sum(command.permits for command in ahead))
+            plain = plain._replace(permits=plain.permits - sum(command.permits for command in ahead))
         charge = self._charges.get(consumer)
         return _before(charge, plain) if charge is not None and seq < charge.sent else plain
 
-    def _plain_counters(self, consumer: int) -> Counters:
-        """Return a consumer's values in the plain order: commands whose effect is open have had it."""
+    def _plain_counters(self, consumer: int, late: Sequence[Command]) -> Counters:
+        """Return a consumer's values in the plain order: commands whose effect is open (``late``) have had it."""
         st, slot = self.core.state, self.core.slot(consumer)
-        flowed, unacked = int(st.permits[slot]), int(st.unacked[slot])
-        blocked, parked = bool(st.blocked[slot]), int(st.parked_permits[slot])
-        limit = int(st.s[st_.MAX_UNACKED_CONSUMER])
-        for command in self._late_commands():
+        flowed, unacked = st.permits.item(slot), st.unacked.item(slot)
+        blocked, average = bool(st.blocked.item(slot)), st.average.item(slot)
+        if not late:
+            return Counters(flowed, unacked, blocked, average)
+        parked, limit = st.parked_permits.item(slot), st.s.item(st_.MAX_UNACKED_CONSUMER)
+        for command in late:
             if command.permits and command.connection == consumer:
                 blocked = blocked or (limit > 0 and unacked >= limit)
                 if blocked:
@@ -380,7 +379,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             tested = messages > 0 and st.s[st_.UNBLOCK_TEST] != st_.UNBLOCK_BEFORE and unacked <= limit // 2
             if blocked and (unblocks or tested):
                 blocked, flowed, parked = False, flowed + parked, 0
-        return Counters(flowed, unacked, blocked, float(st.average[slot]))
+        return Counters(flowed, unacked, blocked, average)
 
     def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:
         """Return by how many messages a late command lowers a consumer's counter, and whether it clears its block."""
@@ -458,7 +457,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """Compare the number of messages of each entry sent with that of the message log."""
         recorded, entries = line.recorded["batch_sizes"], line.recorded["positions"]
         sizes = self.core.state.num_messages
-        expected = [int(sizes[entry]) if entry >= 0 else None for entry in entries]
+        expected = [sizes.item(entry) if entry >= 0 else None for entry in entries]
         self._compare_fixed(line, "batch_sizes", expected, recorded)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
@@ -501,10 +500,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             self._on_their_way.arrived(_arrival(command, self._line))
 
     def _reaches_cursor(self, command: Command) -> bool:
-        late = self._late_commands()
-        passed = self.core.state.deleted[command.entry] or any(
-            other.result is CursorStep.MOVE or command.entry in self._acknowledges(other) for other in late
-        )
+        passed = bool(self.core.state.deleted.item(command.entry))
+        for other in self._late_commands():
+            passed = passed or other.result is CursorStep.MOVE or self._acknowledges(other) == command.entry
         if not passed:
             self._forget_old_acks()
             return True
@@ -563,16 +561,18 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         late = self._late_commands()
         if late:
             deleted, at = self.core.state.deleted, mark_delete + 1
-            at = max([at, *(c.entry + 1 for c in late if c.result is CursorStep.MOVE)])
-            more = {entry for command in late for entry in self._acknowledges(command)}
-            while at < len(deleted) and (deleted[at] or at in more):
+            more = [self._acknowledges(command) for command in late]
+            for command in late:
+                if command.result is CursorStep.MOVE:
+                    at = max(at, command.entry + 1)
+            while at < len(deleted) and (at in more or deleted.item(at)):
                 at += 1
             read_position, mark_delete = max(read_position, at), at - 1
         return read_position, mark_delete
 
     def _acknowledged_late(self) -> set[int]:
         """See ``PositionsDriver``."""
-        return {entry for command in self._late_commands() for entry in self._acknowledges(command)}
+        return {self._acknowledges(command) for command in self._late_commands()}
 
     def _held_back(self, seq: int) -> list[int]:
         """See ``PositionsDriver``. Acks that an earlier decision has shown to come before it, and whose line is to come."""
@@ -613,9 +613,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         self._note_reset(entry)
         super()._reset(entry)
 
-    def _acknowledges(self, command: Command) -> tuple[int, ...]:
-        """Return the entry that a late command will acknowledge at the cursor."""
-        return (command.entry,) if isinstance(command.result, Acked) else ()
+    def _acknowledges(self, command: Command) -> int:
+        """Return the entry that a late command will acknowledge at the cursor; -1 = none."""
+        return command.entry if isinstance(command.result, Acked) else -1
 
     def _on_consumer_removed(self, line: Line) -> None:
         self._effects_open.forget(who(line))
@@ -662,5 +662,6 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _messages_of(self, outcome: Round, consumer: int) -> int:
         sent = outcome.sent[consumer]
-        messages = int(self.core.state.num_messages[sent].sum())
+        sizes = self.core.state.num_messages
+        messages = sum([sizes.item(entry) for entry in sent])
         return messages - outcome.already_acked.get(consumer, 0)
