@@ -623,6 +623,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def _refused(self) -> Pairs:
         """Return the (consumer, hash) pairs that draining has refused in the step before."""
         count = int(self._attempts[0])
+        if not count:
+            return []
         pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
         return [
             (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()

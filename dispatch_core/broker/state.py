@@ -15,6 +15,7 @@ MessageRedeliveryController, DrainingHashesTracker, PendingAcksMap, Consumer (4.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -335,6 +336,12 @@ _WHOLE: Final = (
 
 Copies = tuple[npt.NDArray[np.generic], ...]
 
+#: Functions that return the arrays of a state, by the names above.
+_of_entries, _of_hashes, _of_others = (
+    operator.itemgetter(*(State._fields.index(name) for name in names))
+    for names in (_PER_ENTRY, _PER_HASH, _WHOLE)
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -363,18 +370,19 @@ def save(st: State, low: int, high: int, *, all_hashes: bool = False) -> Saved:
     low = min(low, int(st.s[MARK_DELETE]) + 1, int(st.s[REPLAY_LOW]))
     if all_hashes or st.s[LEAKED_LOW] != NONE_LEAKED:
         hash_ids = np.arange(len(st.hash_owner))
+    elif st.s[STORED_HASH] != NO_HASH:
+        hash_ids = np.append(st.hash_id[low:high], st.s[STORED_HASH]).astype(np.intp)
     else:
-        stored = [st.s[STORED_HASH]] if st.s[STORED_HASH] != NO_HASH else []
-        hash_ids = np.append(st.hash_id[low:high], stored).astype(np.intp)
+        hash_ids = st.hash_id[low:high].astype(np.intp)
     return Saved(
         st.s.copy(),
         low,
         high,
-        tuple([getattr(st, name)[low:high].copy() for name in _PER_ENTRY]),
+        tuple([values[low:high].copy() for values in _of_entries(st)]),
         hash_ids,
-        tuple([getattr(st, name).take(hash_ids) for name in _PER_HASH]),
+        tuple([values.take(hash_ids) for values in _of_hashes(st)]),
         _listed(st).take(hash_ids, axis=0),
-        tuple([getattr(st, name).copy() for name in _WHOLE]),
+        tuple([values.copy() for values in _of_others(st)]),
     )
 
 
@@ -388,10 +396,10 @@ def restore(st: State, saved: Saved) -> None:
     stamp = int(st.s[STAMP])
     st.s[:] = saved.scalars
     st.s[STAMP] = stamp
-    for name, values in zip(_PER_ENTRY, saved.entries, strict=True):
-        getattr(st, name)[saved.low : saved.high] = values
-    for name, values in zip(_PER_HASH, saved.hashes, strict=True):
-        getattr(st, name)[saved.hash_ids] = values
+    for values, before in zip(_of_entries(st), saved.entries, strict=True):
+        values[saved.low : saved.high] = before
+    for values, before in zip(_of_hashes(st), saved.hashes, strict=True):
+        values[saved.hash_ids] = before
     _listed(st)[saved.hash_ids] = saved.listed
-    for name, values in zip(_WHOLE, saved.whole, strict=True):
-        getattr(st, name)[:] = values
+    for values, before in zip(_of_others(st), saved.whole, strict=True):
+        values[:] = before

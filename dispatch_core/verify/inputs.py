@@ -230,9 +230,7 @@ class Entries:
         """Return the ordinal of each position, see ``ordinal``."""
         first, known = self._dropped, self._number.get
         numbers = [(position, known(position)) for position in positions]
-        return [
-            self.ordinal(*position) if number is None else number - first for position, number in numbers
-        ]
+        return [self.ordinal(*position) if number is None else number - first for position, number in numbers]
 
     def _dropped_before(self, ledger_id: int, entry_id: int) -> NotStreamableError:
         return NotStreamableError(

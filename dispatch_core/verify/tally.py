@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dispatch_core.verify.inputs import POSITION_FIELDS, STATE_FIELDS, Line
+from dispatch_core.verify.inputs import Line
 
 CLASSES: Final = (
     "dispatch",
@@ -50,11 +50,18 @@ Fields = Mapping[str, tuple[str, ...]]
 
 
 class _Count(NamedTuple):
-    """One count of the formula: a decision of a class for each line, or for each that has a field, or for each item of it."""
+    """One count of the formula: a decision for each line, or for each that has a field, or for each item of the field."""
 
     decision_class: str
     field: str | None = None
     per_item: bool = False
+
+    def in_line(self, recorded: dict[str, Any]) -> int:
+        """Return the number of decisions of a line."""
+        if self.field is None:
+            return 1
+        value = recorded[self.field]
+        return 0 if value is None else len(value) if self.per_item else 1
 
 
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
@@ -116,14 +123,8 @@ class Tally:
 
     def decisions_of(self, line: Line) -> list[tuple[str, int]]:
         """Return classes and numbers of the decisions that one raw line stands for, by the published formula."""
-        found: list[tuple[str, int]] = []
-        for decision_class, name, per_item in self._formula.get(line.kind, ()):
-            value = None if name is None else line.recorded[name]
-            if name is None:
-                found.append((decision_class, 1))
-            elif value is not None:
-                found.append((decision_class, len(value) if per_item else 1))
-        return found
+        counts = self._formula.get(line.kind, ())
+        return [(count.decision_class, count.in_line(line.recorded)) for count in counts]
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -182,9 +183,8 @@ class Tally:
 
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to those expected."""
-        if line.kind in self._formula:
-            for decision_class, decisions in self.decisions_of(line):
-                self._expected[decision_class] += decisions
+        for count in self._formula.get(line.kind, ()):
+            self._expected[count.decision_class] += count.in_line(line.recorded)
 
     def leave_out(self, counts: dict[str, int]) -> None:
         """Subtract expected decisions: they will be counted when more of the log is known."""

@@ -96,11 +96,9 @@ class ActiveChangeVerifier(CursorDriver):
         """True if the last line that is known ends the log."""
         return self._lines.last_kind in ("end", "footer")
 
-    def look_ahead(self, lines: Sequence[Line]) -> None:
-        """See ``Driver.look_ahead``."""
-        adds = enumerate(lines, len(self._lines))
-        self._joins.extend((at, line) for at, line in adds if line.kind == "consumer_added")
-        super().look_ahead(lines)
+    def _ahead_consumer_added(self, at: int, line: Line) -> None:
+        """See ``Driver``."""
+        self._joins.append((at, line))
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -133,11 +131,7 @@ class ActiveChangeVerifier(CursorDriver):
 
     def _leave_cut_off(self, goes_on: bool) -> None:
         """Count decisions after the log was cut off inside an add: none if the log ``goes_on``, else uncertain."""
-        cut = [
-            (line, *found)
-            for line in self._cut
-            for found in self.tally.decisions_of(line)
-        ]
+        cut = [(line, *found) for line in self._cut for found in self.tally.decisions_of(line)]
         for line, decision_class, decisions in cut:
             if decisions and goes_on:
                 self.tally.leave_out({decision_class: decisions})

@@ -120,14 +120,10 @@ class CursorDriver(Driver):
             seq, low, high = self._reset_to
             self._reset_to = seq, low - drop, high - drop
 
-    def look_ahead(self, lines: Sequence[Line]) -> None:
-        """See ``Driver.look_ahead``."""
-        self._rates_ahead.extend(
-            (at, line.t_us)
-            for at, line in enumerate(lines, len(self._lines))
-            if line.kind == "limit" and limits_in_force.begins_rate(line)
-        )
-        super().look_ahead(lines)
+    def _ahead_limit(self, at: int, line: Line) -> None:
+        """See ``Driver``."""
+        if limits_in_force.begins_rate(line):
+            self._rates_ahead.append((at, line.t_us))
 
     def _rate_may_hold(self) -> bool:
         """Check whether a dispatch rate may hold at the present line, see ``limits_in_force``."""

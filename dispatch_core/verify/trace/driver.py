@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +30,15 @@ class Driver(ABC):
     """Feed a trace to a core. A subclass has methods that are named by the kind of line they take, where it needs them.
 
     ``_on_<kind>`` gives a line to the core and compares the answer. ``_judged_<kind>`` takes its place for a line that was
-    compared ahead, with the first line of its window. ``_before_<kind>`` is called first, for both.
+    compared ahead, with the first line of its window. ``_before_<kind>`` is called first, for both. ``_ahead_<kind>`` is
+    called long before, when the line becomes known, with its index.
     """
 
     #: Recorded fields that are compared in the classes ``state`` and ``position``, see ``tally.Tally``.
     state_fields: ClassVar[Fields] = {}
     position_fields: ClassVar[Fields] = {}
+    #: Kinds that are written under the dispatcher's lock: what a later one shows was sampled after them.
+    section_kinds: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, entries: Entries) -> None:
         self.tally = Tally(self.state_fields, self.position_fields)
@@ -48,19 +51,25 @@ class Driver(ABC):
         self._work = WorkAfterDivergence()
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
-        self._handlers = self._named("_on_")
-        self._handlers_of_judged = self._named("_judged_")
-        self._before = self._named("_before_")
+        self._handlers: dict[str, Callable[[Line], None]] = self._named("_on_")
+        self._handlers_of_judged: dict[str, Callable[[Line], None]] = self._named("_judged_")
+        self._before: dict[str, Callable[[Line], None]] = self._named("_before_")
+        self._ahead: dict[str, Callable[[int, Line], None]] = self._named("_ahead_")
         self._judged: set[int] = set()  # indexes of lines ahead that have been compared
         self._deadline = NEVER  # index of the last line in front of which nothing is overdue
+        self._counted_behind = NEVER  # index of the first line behind which decisions are counted
+        self._section_at = 0  # seq of the last line of ``section_kinds`` before the present one
 
-    def _named(self, prefix: str) -> dict[str, Callable[[Line], None]]:
+    def _named(self, prefix: str) -> dict[str, Any]:
         """Return the methods whose name begins with ``prefix``, by the kind of line that follows in it."""
         names = [name for name in dir(type(self)) if name.startswith(prefix)]
         return {name.removeprefix(prefix): getattr(self, name) for name in names}
 
     def look_ahead(self, lines: Sequence[Line]) -> None:
         """Note the next lines of the log before they are fed: decisions may need up to ``HORIZON`` lines."""
+        for at, line in enumerate(lines, len(self._lines)):
+            if line.kind in self._ahead:
+                self._ahead[line.kind](at, line)
         self._lines.add(lines)
 
     @abstractmethod
@@ -107,7 +116,7 @@ class Driver(ABC):
             before(line)
         self.tally.expect(line)
         if self._at in self._judged:
-            self._judged.discard(self._at)
+            self._judged.remove(self._at)
             handler = self._handlers_of_judged.get(kind)
         elif self.stopped is not None:
             self._leave(line)
@@ -119,13 +128,23 @@ class Driver(ABC):
                 handler(line)
             except IllegalTransitionError as error:
                 self._illegal(line, error)
-        self._after(line)
+            self._after(line)
+        if kind in self.section_kinds:
+            self._section_at = line.seq
+        if self._at >= self._counted_behind:
+            self._count_due()
 
-    def _overdue(self, line: Line) -> None:
+    def _overdue(self, _line: Line) -> None:
         """Report what should have come in front of a line, the first one behind the deadline; sets the next deadline."""
+        self._deadline = NEVER
 
+    @abstractmethod
     def _after(self, line: Line) -> None:
-        """Take note of a line that has been taken."""
+        """Take note of what a line has changed."""
+
+    def _count_due(self) -> None:
+        """Count decisions that the lines so far prove; sets the next line behind which there are some."""
+        self._counted_behind = NEVER
 
     def _stop_judging(self, reason: str) -> None:
         """Judge no later line: nothing in the log determines what the broker's state is from here on."""

@@ -117,10 +117,7 @@ class _State:
         return _State(acks, self.lines_due, self.reached.union(ack.entries))
 
     def mark_delete(self, applied: Applied) -> int:
-        at = applied.mark_delete
-        for ack in self.acks:
-            if ack.first <= at:
-                at = ack.first - 1
+        at = _in_front_of(self.acks, applied.mark_delete)
         if at == applied.mark_delete and self.reached:
             while at + 1 in self.reached or at + 1 in applied.above:
                 at += 1
@@ -163,7 +160,9 @@ class AcksOnTheirWay:
     """Acknowledgements whose effect has begun, and that no line shows to have reached the cursor."""
 
     def __init__(self) -> None:
-        self._acks: dict[tuple[int, int], _Ack] = {}  # connection and seq → ack, in the order of their last entries
+        self._acks: dict[
+            tuple[int, int], _Ack
+        ] = {}  # connection and seq → ack, in the order of their last entries
         self._of: dict[int, list[_Ack]] = {}  # those of a connection, in the same order
         self._lines_due = 0  # see ``_State``
 
@@ -187,13 +186,13 @@ class AcksOnTheirWay:
 
     def over(self, connection: int, applied: Applied) -> None:
         """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
-        acks = self._of.get(connection, [])
-        if any(ack.first <= applied.mark_delete + 1 for ack in acks):  # it may have moved mark-delete
-            self._take(self._state().over(applied, acks))
-        elif acks:
-            del self._of[connection]
-            for ack in acks:
-                del self._acks[connection, ack.seq]
+        acks = self._of.pop(connection, [])
+        for ack in acks:
+            if ack.first <= applied.mark_delete + 1:  # it may have moved mark-delete
+                self._take(self._state().over(applied, acks))
+                return
+        for ack in acks:
+            del self._acks[connection, ack.seq]
 
     def any_from_before(self, t_us: int) -> bool:
         """Check for acknowledgements from so long before a time that they have reached the cursor."""
@@ -216,7 +215,7 @@ class AcksOnTheirWay:
 
     def mark_delete(self, applied: Applied) -> int:
         """Return mark-delete with the acknowledgements that have reached the cursor."""
-        return self._state().mark_delete(applied)
+        return _in_front_of(self._acks.values(), applied.mark_delete)
 
     def seq_of(self, entry: int) -> int | None:
         """Return the line of the acknowledgement on its way of an entry; ``None`` if there is none."""
@@ -232,9 +231,7 @@ class AcksOnTheirWay:
             (ack, tuple(entry - count for entry in ack.entries if entry >= count))
             for ack in self._acks.values()
         ]
-        acks = tuple(
-            ack._replace(entries=entries, first=min(entries)) for ack, entries in lowered if entries
-        )
+        acks = tuple(ack._replace(entries=entries, first=min(entries)) for ack, entries in lowered if entries)
         self._take(_State(acks, self._lines_due))
 
     def _state(self) -> _State:
@@ -246,6 +243,11 @@ class AcksOnTheirWay:
         for ack in state.acks:
             self._of.setdefault(ack.connection, []).append(ack)
         self._lines_due = state.lines_due
+
+
+def _in_front_of(acks: Iterable[_Ack], mark_delete: int) -> int:
+    """Return mark-delete without acks that are on their way."""
+    return min([mark_delete, *(ack.first - 1 for ack in acks)])
 
 
 def _unexplained(state: _State, applied: Applied, following: Sequence[Ahead], left: list[int]) -> int:

@@ -7,7 +7,7 @@ request works the other way round: what it lets go is logged first, its own line
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -60,14 +60,15 @@ class PendingAcksDriver(RacingDriver):
         self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
         self._removals_logged = facts.removals_logged
-        self._refused: tuple[int, list[tuple[int, int]]] = -1, []  # see ``refused_now``, with the index of the line
+        self._refused: tuple[int, list[tuple[int, int]]] = (
+            -1,
+            [],
+        )  # see ``refused_now``, with the index of the line
 
-    def look_ahead(self, lines: Sequence[Line]) -> None:
-        """See ``Driver.look_ahead``."""
-        for at, line in enumerate(lines, len(self._lines)):
-            if line.kind == "redeliver" and line.consumer is not None:
-                self._requests.setdefault(line.consumer, deque()).append((at, line))
-        super().look_ahead(lines)
+    def _ahead_redeliver(self, at: int, line: Line) -> None:
+        """See ``Driver``."""
+        if line.consumer is not None:
+            self._requests.setdefault(line.consumer, deque()).append((at, line))
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: acks that arrived, and entries let go for a request."""

@@ -26,7 +26,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
-from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.driver import NEVER, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
 
@@ -138,11 +138,11 @@ class RacingDriver(CursorDriver):
         self._facts: list[Command] = []  # open facts, see ``races``
         self._counting_logged = facts.counting_logged
 
-    def _after(self, line: Line) -> None:
-        """See ``Driver``: windows that end here are counted."""
+    def _count_due(self) -> None:
+        """See ``Driver``: windows that have ended by the present line."""
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
-        super()._after(line)
+        self._counted_behind = self._open[0].end if self._open and self._open[0].closed else NEVER
 
     def _take_early(self, at: int) -> None:
         """Take a line that is ahead, because it proves to come before what the present one begins.
@@ -197,6 +197,7 @@ class RacingDriver(CursorDriver):
                 self.tally.settle(decision_class, decisions, decisions, "uncertain")
             self.tally.note(cut_off(window.begun))
         self._open.clear()
+        self._counted_behind = NEVER
         self._settle_all()
         if not goes_on:
             self._report_unmet_moves()
@@ -646,6 +647,8 @@ class RacingDriver(CursorDriver):
             window.differing = outcome.plain
         window.racing = outcome.racing if outcome.explained else None
         self._open.append(window)
+        if self._open[0].closed:
+            self._counted_behind = self._open[0].end
 
     def _count_window(self, window: Window) -> None:
         for decision_class, decisions in window.counts.items():

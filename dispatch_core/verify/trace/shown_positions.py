@@ -94,7 +94,7 @@ class PositionsDriver(CursorDriver):
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
-        self._last_positions: tuple[int, int] = (0, -1)  # of the core, behind the last line
+        self._last_positions = [-1, 0]  # of the core, behind the last line: mark-delete, read position
 
     def _effects_are_over(self, line: Line) -> None:
         """Take a line of a connection's thread: what it did before is over."""
@@ -109,18 +109,17 @@ class PositionsDriver(CursorDriver):
 
     def _after(self, line: Line) -> None:
         """See ``Driver``: a later line may show the positions that this one has changed."""
-        now, reached = self._positions_now(), self._reached
-        if now != self._last_positions or (reached and now[0] < reached[-1]):
-            read_position, mark_delete = self._last_positions
+        now, reached = self._cursor.s[_BOTH].tolist(), self._reached
+        if now != self._last_positions or (reached and now[1] < reached[-1]):
+            mark_delete, read_position = self._last_positions
             self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
             self._last_positions = now
         if reached:
             self._reached = []
-        super()._after(line)
 
     def _moved_between_lines(self) -> None:
         """See ``CursorDriver``."""
-        self._last_positions = self._positions_now()
+        self._last_positions = self._cursor.s[_BOTH].tolist()
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 

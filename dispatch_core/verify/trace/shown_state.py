@@ -38,7 +38,6 @@ _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
 _STICKY: Final = "HashRangeExclusiveStickyKeyConsumerSelector"
 
 
-#: Kinds that are written under the dispatcher's lock: what a later one shows is sampled after them.
 _UNDER_THE_LOCK: Final = frozenset(
     {
         *(NEXT_SECTION - {"redeliver", "end"}),
@@ -92,6 +91,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     """Verify the lines and fields that show the state of the dispatcher."""
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
+    section_kinds: ClassVar[frozenset[str]] = _UNDER_THE_LOCK
 
     def __init__(self, entries: Entries, facts: TraceFacts, profile: Profile, *, tracked: bool) -> None:
         super().__init__(entries, facts, tracked=tracked)
@@ -110,7 +110,6 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         self._before_release: list[tuple[int, Command]] = []
         self._sampled_after = 0  # seq of the last line of the dispatcher's thread in a read attempt …
         self._sampled_before = 0  # … and of the one before
-        self._section_at = 0  # seq of the last line that was written under the dispatcher's lock
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
 
     # See ``Driver``: lines that the thread of a connection writes.
@@ -143,12 +142,6 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """See ``Driver``."""
         self._sampled(line)
         super()._before_read_done(line)
-
-    def _after(self, line: Line) -> None:
-        """See ``Driver``."""
-        if line.kind in _UNDER_THE_LOCK:
-            self._section_at = line.seq
-        super()._after(line)
 
     # --- permits, counters and flags -----------------------------------------------------------------------------
 
