@@ -81,7 +81,13 @@ class Acked(NamedTuple):
     consumer: int
     messages: int
     released: Released
-    flows: commands.Flows
+    notices: int
+    permits: int
+
+    @property
+    def flows(self) -> commands.Flows:
+        """The permits that flow."""
+        return commands.Flows(self.notices, self.permits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,7 +569,7 @@ class MultipleConsumersDispatcher:
             raise self._not_the_owner(hash_value, done.holder)
         consumer = self._numbers[done.holder]
         released = Released(consumer, hash_value, done.ref_count_before)
-        return Acked(consumer, done.messages, released, commands.Flows(done.flows, done.permits))
+        return Acked(consumer, done.messages, released, done.flows, done.permits)
 
     def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
         hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])

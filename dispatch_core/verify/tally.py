@@ -78,7 +78,7 @@ _FIRST: Final[dict[str, tuple[_Count, ...]]] = {
 }
 
 
-def _formula(state: Fields, positions: Fields) -> dict[str, tuple[_Count, ...]]:
+def _counts_by_kind(state: Fields, positions: Fields) -> dict[str, tuple[_Count, ...]]:
     """Return the published formula (docs/verify.md): kind of line → its counts."""
     return {
         kind: (
@@ -115,15 +115,15 @@ class Tally:
     )
     # Differing decisions of the core for which the log has no line: class → status → decisions.
     _unlogged: dict[str, dict[str, int]] = field(default_factory=dict)
-    _formula: dict[str, tuple[_Count, ...]] = field(default_factory=dict)
-    _expected: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))  # by the formula
+    _counts: dict[str, tuple[_Count, ...]] = field(default_factory=dict)  # of the formula, by kind of line
+    _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))  # what it gives
 
     def __post_init__(self) -> None:
-        self._formula = _formula(self.state_fields, self.position_fields)
+        self._counts = _counts_by_kind(self.state_fields, self.position_fields)
 
     def decisions_of(self, line: Line) -> list[tuple[str, int]]:
         """Return classes and numbers of the decisions that one raw line stands for, by the published formula."""
-        counts = self._formula.get(line.kind, ())
+        counts = self._counts.get(line.kind, ())
         return [(count.decision_class, count.in_line(line.recorded)) for count in counts]
 
     @property
@@ -183,13 +183,13 @@ class Tally:
 
     def expect(self, line: Line) -> None:
         """Add the decisions that a raw line stands for to those expected."""
-        for count in self._formula.get(line.kind, ()):
-            self._expected[count.decision_class] += count.in_line(line.recorded)
+        for count in self._counts.get(line.kind, ()):
+            self._formula[count.decision_class] += count.in_line(line.recorded)
 
     def leave_out(self, counts: dict[str, int]) -> None:
         """Subtract expected decisions: they will be counted when more of the log is known."""
         for decision_class, decisions in counts.items():
-            self._expected[decision_class] -= decisions
+            self._formula[decision_class] -= decisions
 
     def close(self, stopped: str | None = None) -> None:
         """Count decisions that were not compared (a round for which the core had no read result, say) as divergent.
@@ -197,7 +197,7 @@ class Tally:
         ``stopped``: the reason why the comparison was stopped; then they are not judged.
         """
         for name, counts in self._logged.items():
-            unmet = self._expected[name] - counts["decisions"]
+            unmet = self._formula[name] - counts["decisions"]
             if unmet > 0 and stopped is not None:
                 self.leave_unjudged(name, unmet, stopped)
             elif unmet > 0:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,8 @@ class _Reset:
         return _Reset(self.seq, self.read_position - drop, self.mark_delete - drop, self.sets - drop)
 
 
-class _Acknowledged(NamedTuple):
+@dataclass(slots=True)
+class _Acknowledged:
     """Entries that are acknowledged at the cursor, or will be by late commands."""
 
     deleted: npt.NDArray[np.uint8]

@@ -481,11 +481,13 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _on_draining_release(self, line: Line) -> None:
         super()._on_draining_release(line)
-        at = next(
-            (at for at, (holder, _) in enumerate(self._before_release) if holder == line.consumer), None
-        )
-        if at is not None and not line.recorded["closing"]:
-            self._on_their_way.arrived(_arrival(self._before_release.pop(at)[1], line))
+        if line.recorded["closing"]:
+            return
+        for at, (holder, command) in enumerate(self._before_release):
+            if holder == line.consumer:
+                del self._before_release[at]
+                self._on_their_way.arrived(_arrival(command, line))
+                return
 
     def _comes_to_cursor(self, command: Command) -> None:
         """Note that an ack is on its way to the cursor, unless mark-delete has passed its entry."""
