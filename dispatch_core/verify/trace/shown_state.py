@@ -357,6 +357,8 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             return Counters(flowed, unacked, blocked, average)
         parked, limit = st.parked_permits.item(slot), st.s.item(st_.MAX_UNACKED_CONSUMER)
         for command in late:
+            if isinstance(command.result, Acked) and command.result.consumer != consumer:
+                continue
             if command.permits and command.connection == consumer:
                 blocked = blocked or (limit > 0 and unacked >= limit)
                 if blocked:
