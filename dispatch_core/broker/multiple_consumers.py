@@ -114,7 +114,13 @@ class Acked(NamedTuple):
     consumer: int
     messages: int
     released: Released
-    flows: commands.Flows
+    notices: int
+    permits: int
+
+    @property
+    def flows(self) -> commands.Flows:
+        """The permits that flow."""
+        return commands.Flows(self.notices, self.permits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -653,13 +659,13 @@ class MultipleConsumersDispatcher(ABC):
 
     # --- copies ----------------------------------------------------------------------------------------------
 
-    def save(self) -> Saved:
-        """Copy everything that a flow, an ack, an attempt or a round may change."""
+    def save(self, *, membership: bool = False) -> Saved:
+        """Copy everything that a flow, an ack, an attempt or a round may change, or a join or leave (``membership``)."""
         s = self.state.s
         high = max(int(s[st_.READ_POSITION]), int(s[st_.REPLAY_HIGH]), self._last_sent + 1)
         low = min(self._sent_deleted, default=high)
         return Saved(
-            st_.save(self.state, low, high),
+            st_.save(self.state, low, high, all_hashes=membership),
             dict(self._unacked_indexes),
             self._round_robin_index,
             self._broken,
@@ -671,10 +677,6 @@ class MultipleConsumersDispatcher(ABC):
         self._unacked_indexes = dict(saved.unacked_indexes)
         self._round_robin_index = saved.round_robin_index
         self._broken = saved.broken
-
-    def discard(self, saved: Saved) -> None:
-        """Give back the memory of what was saved; it is not restored any more."""
-        st_.discard(saved.state)
 
     # --- queries ---------------------------------------------------------------------------------------------
 
@@ -723,12 +725,13 @@ class MultipleConsumersDispatcher(ABC):
 
     def blocked_consumers(self) -> set[int]:
         """Return the connected consumers that are blocked on unacked messages."""
-        return {self._numbers[slot] for slot in self._connected_slots() if self.state.blocked[slot]}
+        blocked = self.state.blocked.tolist()
+        return {self._numbers[slot] for slot in self._connected_slots() if blocked[slot]}
 
     def holder(self, entry: int) -> int | None:
         """Return the consumer that a sent entry is pending on; None = nobody."""
         self._check_stored(entry)
-        slot = int(self.state.holder[entry])
+        slot = self.state.holder.item(entry)
         return None if slot == st_.NOBODY else self._numbers[slot]
 
     def pending_hash(self, entry: int) -> int | None:
@@ -792,7 +795,7 @@ class MultipleConsumersDispatcher(ABC):
             raise self._not_the_owner(hash_value, done.holder)
         consumer = self._numbers[done.holder]
         released = Released(consumer, hash_value, done.ref_count_before)
-        return Acked(consumer, done.messages, released, commands.Flows(done.flows, done.permits))
+        return Acked(consumer, done.messages, released, done.flows, done.permits)
 
     def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
         hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])
@@ -815,6 +818,8 @@ class MultipleConsumersDispatcher(ABC):
     def _refused(self) -> Pairs:
         """Return the (consumer, hash) pairs that draining has refused in the step before."""
         count = int(self._attempts[0])
+        if not count:
+            return []
         pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
         return [
             (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()

@@ -15,6 +15,7 @@ MessageRedeliveryController, DrainingHashesTracker, PendingAcksMap, Consumer (4.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -314,12 +315,11 @@ def _grown(values: npt.NDArray[np.generic], count: int, value: float) -> npt.NDA
 
 
 _PER_ENTRY: Final = tuple(_NEW_ENTRY)
-#: What changes for hashes that drain: a number per hash, of which a log may have tens of thousands.
-_OF_DRAINING: Final = ("drain_owner", "drain_refs", "drain_attempts", "drain_listed", "drain_stats")
+#: What changes for hashes: a number per hash, of which a log may have tens of thousands.
+_PER_HASH: Final = ("replay_count", "drain_owner", "drain_refs", "drain_attempts")
 #: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back. So is
 #: ``hash_owner``: only the selector changes it.
 _WHOLE: Final = (
-    "replay_count",
     "permits",
     "parked_permits",
     "unacked",
@@ -327,59 +327,68 @@ _WHOLE: Final = (
     "average",
     "connected",
     "cleared_total",
+    "drain_stats",
     "order",
     "joined_at",
     "recent",
     "stuck",
 )
 
+Copies = tuple[npt.NDArray[np.generic], ...]
+
+#: Functions that return the arrays of a state, by the names above.
+_of_entries, _of_hashes, _of_others = (
+    operator.itemgetter(*(State._fields.index(name) for name in names))
+    for names in (_PER_ENTRY, _PER_HASH, _WHOLE)
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A copy of all that may change in a state until reads pass its window of entries."""
+    """A copy of all that may change in a state until reads pass its window of entries, from ``low`` to below ``high``.
+
+    Of hashes those of the window's entries are copied, by ``hash_ids``, which may name one several times.
+    """
 
     scalars: I64
     low: int
     high: int
-    entries: tuple[npt.NDArray[np.generic], ...]
-    whole: dict[str, npt.NDArray[np.generic]]
+    entries: Copies
+    hash_ids: npt.NDArray[np.intp]
+    hashes: Copies
+    listed: npt.NDArray[np.int32]
+    whole: Copies
 
 
-#: Memory of copies that were discarded. A log with many keys needs a megabyte for each, and to take new memory takes ten
-#: times as long as to copy.
-_SPARE: Final[list[dict[str, npt.NDArray[np.generic]]]] = []
-_MOST_SPARE: Final = 2
-
-
-def save(st: State, low: int, high: int) -> Saved:
+def save(st: State, low: int, high: int, *, all_hashes: bool = False) -> Saved:
     """Copy the state; of the entries only those from ``low`` to below ``high``, which must not be exceeded meanwhile.
 
-    What is above mark-delete or in the replay set, acknowledged meanwhile or not, is always among them.
+    What is above mark-delete or in the replay set, acknowledged meanwhile or not, is always among them. A rule changes
+    what is kept for a hash through an entry of the window that has it. All hashes may change when a consumer leaves
+    (``all_hashes``), and those of positions that left the replay set and stay counted are not known.
     """
     low = min(low, int(st.s[MARK_DELETE]) + 1, int(st.s[REPLAY_LOW]))
-    whole = _WHOLE + _OF_DRAINING if st.s[TRACK_DRAINING] else _WHOLE
-    spare = _SPARE.pop() if _SPARE else {}
+    if all_hashes or st.s[LEAKED_LOW] != NONE_LEAKED:
+        hash_ids = np.arange(len(st.hash_owner))
+    elif st.s[STORED_HASH] != NO_HASH:
+        hash_ids = np.append(st.hash_id[low:high], st.s[STORED_HASH]).astype(np.intp)
+    else:
+        hash_ids = st.hash_id[low:high].astype(np.intp)
     return Saved(
         st.s.copy(),
         low,
         high,
-        tuple(getattr(st, name)[low:high].copy() for name in _PER_ENTRY),
-        {name: _copied(getattr(st, name), spare.get(name)) for name in whole},
+        tuple([values[low:high].copy() for values in _of_entries(st)]),
+        hash_ids,
+        tuple([values.take(hash_ids) for values in _of_hashes(st)]),
+        _listed(st).take(hash_ids, axis=0),
+        tuple([values.copy() for values in _of_others(st)]),
     )
 
 
-def _copied(values: npt.NDArray[np.generic], room: npt.NDArray[np.generic] | None) -> npt.NDArray[np.generic]:
-    """Copy an array, into ``room`` if it has the size for it."""
-    if room is None or room.shape != values.shape:
-        return values.copy()
-    np.copyto(room, values)
-    return room
-
-
-def discard(saved: Saved) -> None:
-    """Give back the memory of a copy, which nobody may use any more, for the next one."""
-    if len(_SPARE) < _MOST_SPARE:
-        _SPARE.append(saved.whole)
+def _listed(st: State) -> npt.NDArray[np.int32]:
+    """Return ``drain_listed`` with a row for each hash."""
+    return st.drain_listed.reshape(len(st.hash_owner), -1)
 
 
 def restore(st: State, saved: Saved) -> None:
@@ -387,7 +396,10 @@ def restore(st: State, saved: Saved) -> None:
     stamp = int(st.s[STAMP])
     st.s[:] = saved.scalars
     st.s[STAMP] = stamp
-    for name, values in zip(_PER_ENTRY, saved.entries, strict=True):
-        getattr(st, name)[saved.low : saved.high] = values
-    for name, values in saved.whole.items():
-        getattr(st, name)[:] = values
+    for values, before in zip(_of_entries(st), saved.entries, strict=True):
+        values[saved.low : saved.high] = before
+    for values, before in zip(_of_hashes(st), saved.hashes, strict=True):
+        values[saved.hash_ids] = before
+    _listed(st)[saved.hash_ids] = saved.listed
+    for values, before in zip(_of_others(st), saved.whole, strict=True):
+        values[:] = before

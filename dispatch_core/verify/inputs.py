@@ -8,7 +8,7 @@ neither list is dropped. Every line has ``seq``, ``t_us``, ``kind`` and ``consum
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.arrays.columns import ints
+from dispatch_core.arrays.columns import codes_with_null, encoded, ints, valid
 from dispatch_core.arrays.growing import Growing
 from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.schema import POSITION
 
 INPUT_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "consumer_added": (
@@ -225,6 +226,12 @@ class Entries:
             raise self._dropped_before(ledger_id, entry_id)
         return -1
 
+    def ordinals(self, positions: Iterable[tuple[int, int]]) -> list[int]:
+        """Return the ordinal of each position, see ``ordinal``."""
+        first, known = self._dropped, self._number.get
+        numbers = [(position, known(position)) for position in positions]
+        return [self.ordinal(*position) if number is None else number - first for position, number in numbers]
+
     def _dropped_before(self, ledger_id: int, entry_id: int) -> NotStreamableError:
         return NotStreamableError(
             f"a line names {ledger_id}:{entry_id}, which lies before the window that is kept"
@@ -278,16 +285,6 @@ LINE_COLUMNS: Final = (
     *sorted({name for fields in (*INPUT_FIELDS.values(), *RECORDED_FIELDS.values()) for name in fields}),
 )
 
-#: Field → the kinds of lines that are split into it.
-_KINDS_WITH: Final = {
-    name: frozenset(
-        kind for fields in (INPUT_FIELDS, RECORDED_FIELDS) for kind, names in fields.items() if name in names
-    )
-    for name in LINE_COLUMNS
-    if name not in ("seq", "t_us", "kind", "consumer")
-}
-
-
 #: Fields of lines that have none; nobody adds one.
 _NO_FIELDS: Final[dict[str, Any]] = {}
 
@@ -296,79 +293,97 @@ def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
     """Yield events in their order, each split into inputs and recorded decisions."""
     columns = {name: events[name] for name in LINE_COLUMNS}
     for batch in pa.table(columns).to_batches(max_chunksize=20_000):
-        kinds = set(pc.unique(batch.column("kind")).to_pylist())
-        values = {
-            name: _values(
-                batch.column(name),
-                needed=name not in _KINDS_WITH or bool(_KINDS_WITH[name] & kinds),
-                joined=name == "usable",
-            )
-            for name in batch.schema.names
-            if name != "positions"
-        }
-        values["positions"] = _ordinals(batch.column("positions"), entries)
-        fields = {
-            kind: tuple(
-                [(name, values[name]) for name in names_of.get(kind, ())]
-                for names_of in (INPUT_FIELDS, RECORDED_FIELDS)
-            )
-            for kind in kinds
-        }
-        rows = zip(values["seq"], values["t_us"], values["kind"], values["consumer"], strict=True)
-        for i, (seq, t_us, kind, consumer) in enumerate(rows):
-            inputs, recorded = fields[kind]
-            yield Line(
-                seq,
-                t_us,
-                kind,
-                consumer,
-                {name: column[i] for name, column in inputs} if inputs else _NO_FIELDS,
-                {name: column[i] for name, column in recorded} if recorded else _NO_FIELDS,
-            )
+        yield from _split(batch, entries)
 
 
-def _values(column: pa.Array, *, needed: bool, joined: bool = False) -> list[Any]:
-    """Return the values of a column; only nulls if no line of the batch needs them, which is much faster.
+def _split(batch: pa.RecordBatch, entries: Entries) -> list[Line]:
+    """Split the lines of a batch, one kind after the other: a kind has few of the columns."""
+    codes, kinds = encoded(pa.chunked_array([batch.column("kind")]))
+    fields: list[tuple[dict[str, Any], dict[str, Any]]] = [(_NO_FIELDS, _NO_FIELDS)] * len(codes)
+    words = kinds.to_pylist()
+    for code, kind in enumerate(words):
+        names_of = INPUT_FIELDS.get(kind, ()), RECORDED_FIELDS.get(kind, ())
+        rows = np.flatnonzero(codes == code)
+        if not any(names_of) or not len(rows):
+            continue
+        own = batch.select(list({*names_of[0], *names_of[1]})).take(pa.array(rows))
+        both = (_fields(own, names, entries) for names in names_of)
+        for row, pair in zip(rows.tolist(), zip(*both, strict=True), strict=True):
+            fields[row] = pair
+    seqs, times, consumers = (_values(batch.column(name)) for name in ("seq", "t_us", "consumer"))
+    return [
+        Line(seq, t_us, words[code], consumer, *pair)
+        for seq, t_us, code, consumer, pair in zip(
+            seqs, times, codes.tolist(), consumers, fields, strict=True
+        )
+    ]
 
-    ``joined``: lists of lists, each joined to one list.
-    """
-    if not needed or column.null_count == len(column):
+
+def _fields(own: pa.RecordBatch, names: tuple[str, ...], entries: Entries) -> list[dict[str, Any]]:
+    """Return the fields ``names`` of each line."""
+    if not names:
+        return [_NO_FIELDS] * own.num_rows
+    columns = [_column(own, name, entries) for name in names]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _column(own: pa.RecordBatch, name: str, entries: Entries) -> list[Any]:
+    """Return the values of a field; ``positions`` as ordinals, ``usable`` as one list for each line."""
+    column = own.column(name)
+    if column.null_count == len(column):
         return [None] * len(column)
-    if pa.types.is_struct(column.type):
-        return _positions(column)
-    if joined:
-        return _flat_rows(column)
-    values: list[Any] = column.to_pylist()
+    if name == "positions":
+        return _lists(column, lambda flat: entries.ordinals(_pairs(flat)))
+    if name == "usable":
+        return _joined(column)
+    return _values(column)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """Return the values of a column, for the frequent types much faster than ``to_pylist``; positions as pairs."""
+    kind = column.type
+    values: list[Any]
+    if pa.types.is_integer(kind):
+        values = ints(column).tolist()
+    elif pa.types.is_boolean(kind):
+        values = np.asarray(column.fill_null(False)).tolist()
+    elif pa.types.is_string(kind) or pa.types.is_dictionary(kind):
+        codes, words = codes_with_null(pa.chunked_array([column]))
+        return [words[code] for code in codes.tolist()]
+    elif kind == POSITION:
+        values = _pairs(column)
+    elif pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
+        return _lists(column, _values)
+    else:
+        values = column.to_pylist()
+        return values
+    if column.null_count:
+        values = [value if ok else None for value, ok in zip(values, valid(column).tolist(), strict=True)]
     return values
 
 
-def _positions(column: pa.Array) -> list[Any]:
-    """Return positions as (ledger, entry), which is much faster than ``to_pylist``."""
-    ledgers, entries = (pc.struct_field(column, name).to_pylist() for name in ("ledger_id", "entry_id"))
-    pairs: list[Any] = list(zip(ledgers, entries, strict=True))
-    if column.null_count:
-        pairs = [
-            pair if valid else None for pair, valid in zip(pairs, column.is_valid().to_pylist(), strict=True)
-        ]
-    return pairs
+def _pairs(column: pa.Array) -> list[tuple[int, int]]:
+    """Return positions as (ledger, entry)."""
+    ledgers, entries = (ints(pc.struct_field(column, name)).tolist() for name in ("ledger_id", "entry_id"))
+    return list(zip(ledgers, entries, strict=True))
 
 
-def _flat_rows(column: pa.Array) -> list[Any]:
+def _lists(column: pa.Array, values_of: Callable[[pa.Array], list[Any]]) -> list[Any]:
+    """Return the lists of a column, whose items ``values_of`` returns one after the other."""
+    items = values_of(column.values)
+    bounds = itertools.pairwise(column.offsets.to_numpy().tolist())
+    return [
+        items[first:last] if ok else None
+        for (first, last), ok in zip(bounds, valid(column).tolist(), strict=True)
+    ]
+
+
+def _joined(column: pa.Array) -> list[Any]:
     """Return lists of lists of numbers, each joined to one list."""
     rows = column.values
-    values, ends = rows.values.to_pylist(), rows.offsets.to_pylist()
-    bounds = [ends[at] for at in column.offsets.to_pylist()]
-    found: list[Any] = [values[first:last] for first, last in itertools.pairwise(bounds)]
-    if column.null_count:
-        found = [
-            row if valid else None for row, valid in zip(found, column.is_valid().to_pylist(), strict=True)
-        ]
-    return found
-
-
-def _ordinals(column: pa.Array, entries: Entries) -> list[list[int] | None]:
-    lists = column.to_pylist()
+    numbers, ends = ints(rows.values).tolist(), rows.offsets.to_numpy().tolist()
+    bounds = itertools.pairwise([ends[at] for at in column.offsets.to_numpy().tolist()])
     return [
-        None if item is None else [entries.ordinal(p["ledger_id"], p["entry_id"]) for p in item]
-        for item in lists
+        numbers[first:last] if ok else None
+        for (first, last), ok in zip(bounds, valid(column).tolist(), strict=True)
     ]

@@ -5,11 +5,11 @@ The number of decisions per class follows from the raw lines alone (formula: ``d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dispatch_core.verify.inputs import POSITION_FIELDS, STATE_FIELDS, Line
+from dispatch_core.verify.inputs import Line
 
 CLASSES: Final = (
     "dispatch",
@@ -49,48 +49,45 @@ class Finding:
 Fields = Mapping[str, tuple[str, ...]]
 
 
-def decisions_of(
-    line: Line, state: Fields = STATE_FIELDS, positions: Fields = POSITION_FIELDS
-) -> list[tuple[str, int]]:
-    """Return classes and numbers of the decisions that one raw line stands for, by the published formula (docs/verify.md).
+class _Count(NamedTuple):
+    """One count of the formula: a decision for each line, or for each that has a field, or for each item of the field."""
 
-    ``state``, ``positions``: the fields that the driver compares in these classes.
-    """
-    kind, recorded = line.kind, line.recorded
-    found: list[tuple[str, int]] = []
-    first = _FIRST.get(kind)
-    if first is not None:
-        found += first(recorded)
-    for name, fields in (("state", state.get(kind)), ("position", positions.get(kind))):
-        if fields:
-            number = sum(recorded[field] is not None for field in fields)
-            if number:
-                found.append((name, number))
-    return found
+    decision_class: str
+    field: str | None = None
+    per_item: bool = False
 
-
-#: Kind of line that stands for one decision beside ``state`` and ``position`` → the class of this decision.
-_ONE: Final = {
-    **dict.fromkeys(("read_issued", "replay_read_issued"), "read"),
-    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), "draining"),
-    "draining_clear": "state",
-    **dict.fromkeys(("active_picked", "active_notified"), "active"),
-    **dict.fromkeys(("selector_added", "selector_refused"), "subscribe"),
-}
-
-
-def _one_of(decision_class: str) -> Callable[[dict[str, Any]], list[tuple[str, int]]]:
-    return lambda _recorded: [(decision_class, 1)]
+    def in_line(self, recorded: dict[str, Any]) -> int:
+        """Return the number of decisions of a line."""
+        if self.field is None:
+            return 1
+        value = recorded[self.field]
+        return 0 if value is None else len(value) if self.per_item else 1
 
 
 #: Kind of line → the decisions that it stands for beside ``state`` and ``position``.
-_FIRST: Final[dict[str, Callable[[dict[str, Any]], list[tuple[str, int]]]]] = {
-    "round_begin": lambda recorded: [("dispatch", len(recorded["positions"] or ()))],
-    "read_done": lambda recorded: [("hash", len(recorded["hashes"] or ()))],
-    "round_end": lambda _recorded: [("replay_set", 1), ("round", 1)],
-    "sent": lambda recorded: [("permits", int(recorded["permits_before"] is not None))],
-    **{kind: _one_of(name) for kind, name in _ONE.items()},
+_FIRST: Final[dict[str, tuple[_Count, ...]]] = {
+    "round_begin": (_Count("dispatch", "positions", per_item=True),),
+    "read_done": (_Count("hash", "hashes", per_item=True),),
+    "round_end": (_Count("replay_set"), _Count("round")),
+    "sent": (_Count("permits", "permits_before"),),
+    **dict.fromkeys(("read_issued", "replay_read_issued"), (_Count("read"),)),
+    **dict.fromkeys(("draining_add", "draining_release", "draining_blocked"), (_Count("draining"),)),
+    "draining_clear": (_Count("state"),),
+    **dict.fromkeys(("active_picked", "active_notified"), (_Count("active"),)),
+    **dict.fromkeys(("selector_added", "selector_refused"), (_Count("subscribe"),)),
 }
+
+
+def _counts_by_kind(state: Fields, positions: Fields) -> dict[str, tuple[_Count, ...]]:
+    """Return the published formula (docs/verify.md): kind of line → its counts."""
+    return {
+        kind: (
+            *_FIRST.get(kind, ()),
+            *(_Count("state", field) for field in state.get(kind, ())),
+            *(_Count("position", field) for field in positions.get(kind, ())),
+        )
+        for kind in {**_FIRST, **state, **positions}
+    }
 
 
 def cut_off(begun: Line) -> Finding:
@@ -103,7 +100,10 @@ def cut_off(begun: Line) -> Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts per class and the findings behind them. ``state_fields``, ``position_fields``: see ``decisions_of``."""
+    """Counts per class and the findings behind them.
+
+    ``state_fields``, ``position_fields``: recorded fields of which each is a decision of the class, by kind of line.
+    """
 
     state_fields: Fields = field(default_factory=dict)
     position_fields: Fields = field(default_factory=dict)
@@ -115,16 +115,16 @@ class Tally:
     )
     # Differing decisions of the core for which the log has no line: class → status → decisions.
     _unlogged: dict[str, dict[str, int]] = field(default_factory=dict)
-    _counted: frozenset[str] = frozenset()  # kinds of lines that stand for decisions
-    _alone: dict[str, str] = field(
-        default_factory=dict
-    )  # kind of a line that stands for one only → its class
-    _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))
+    _counts: dict[str, tuple[_Count, ...]] = field(default_factory=dict)  # of the formula, by kind of line
+    _formula: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0))  # what it gives
 
     def __post_init__(self) -> None:
-        shown = {*self.state_fields, *self.position_fields}
-        self._counted = frozenset((*_FIRST, *shown))
-        self._alone = {kind: name for kind, name in _ONE.items() if kind not in shown}
+        self._counts = _counts_by_kind(self.state_fields, self.position_fields)
+
+    def decisions_of(self, line: Line) -> list[tuple[str, int]]:
+        """Return classes and numbers of the decisions that one raw line stands for, by the published formula."""
+        counts = self._counts.get(line.kind, ())
+        return [(count.decision_class, count.in_line(line.recorded)) for count in counts]
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
@@ -182,13 +182,9 @@ class Tally:
         return findings
 
     def expect(self, line: Line) -> None:
-        """Add the decisions that a raw line stands for to the formula's number."""
-        kind = line.kind
-        if kind in self._alone:
-            self._formula[self._alone[kind]] += 1
-        elif kind in self._counted:
-            for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
-                self._formula[decision_class] += decisions
+        """Add the decisions that a raw line stands for to those expected."""
+        for count in self._counts.get(line.kind, ()):
+            self._formula[count.decision_class] += count.in_line(line.recorded)
 
     def leave_out(self, counts: dict[str, int]) -> None:
         """Subtract expected decisions: they will be counted when more of the log is known."""

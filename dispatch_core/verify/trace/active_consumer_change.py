@@ -22,7 +22,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import cut_off, decisions_of
+from dispatch_core.verify.tally import cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
@@ -96,11 +96,9 @@ class ActiveChangeVerifier(CursorDriver):
         """True if the last line that is known ends the log."""
         return self._lines.last_kind in ("end", "footer")
 
-    def look_ahead(self, lines: Sequence[Line]) -> None:
-        """See ``Driver.look_ahead``."""
-        adds = enumerate(lines, len(self._lines))
-        self._joins.extend((at, line) for at, line in adds if line.kind == "consumer_added")
-        super().look_ahead(lines)
+    def _ahead_consumer_added(self, at: int, line: Line) -> None:
+        """See ``Driver``."""
+        self._joins.append((at, line))
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -113,6 +111,7 @@ class ActiveChangeVerifier(CursorDriver):
         hashes = sticky_hashes(messages, self.core.profile) if self.core.is_hashed else ()
         self.core.extend(drop, batch_sizes(messages), hashes)
         self._take_acked_before()
+        self._moved_between_lines()
 
     def _settled(self) -> int:
         """See ``Driver``."""
@@ -120,24 +119,19 @@ class ActiveChangeVerifier(CursorDriver):
 
     def feed(self, line: Line) -> None:
         """Take one line. After an add whose end is not in the log, nothing is decided."""
-        self._at += 1
-        if not self._cut:
-            try:
-                super().feed(line)
-                return
-            except _CutOffError:
-                pass
-        else:
+        if self._cut:
+            self._at += 1
             self.tally.expect(line)
-        self._cut.append(line)
+            self._cut.append(line)
+            return
+        try:
+            super().feed(line)
+        except _CutOffError:
+            self._cut.append(line)
 
     def _leave_cut_off(self, goes_on: bool) -> None:
         """Count decisions after the log was cut off inside an add: none if the log ``goes_on``, else uncertain."""
-        cut = [
-            (line, *found)
-            for line in self._cut
-            for found in decisions_of(line, self.state_fields, self.position_fields)
-        ]
+        cut = [(line, *found) for line in self._cut for found in self.tally.decisions_of(line)]
         for line, decision_class, decisions in cut:
             if decisions and goes_on:
                 self.tally.leave_out({decision_class: decisions})

@@ -107,6 +107,9 @@ class CursorDriver(Driver):
     def _begin_without(self, entry: int, words: Sequence[int]) -> None:
         """Begin with a cursor that has acknowledged an entry, or a part of a batch (``words``: its ack set)."""
 
+    def _moved_between_lines(self) -> None:
+        """Take note that the cursor's positions have changed without a line: the window of entries has moved on."""
+
     def _change_cursor_ordinals(self, drop: int) -> None:
         """Lower the ordinals of moves that are due."""
         for due in self._moves_due:
@@ -117,14 +120,10 @@ class CursorDriver(Driver):
             seq, low, high = self._reset_to
             self._reset_to = seq, low - drop, high - drop
 
-    def look_ahead(self, lines: Sequence[Line]) -> None:
-        """See ``Driver.look_ahead``."""
-        self._rates_ahead.extend(
-            (at, line.t_us)
-            for at, line in enumerate(lines, len(self._lines))
-            if line.kind == "limit" and limits_in_force.begins_rate(line)
-        )
-        super().look_ahead(lines)
+    def _ahead_limit(self, at: int, line: Line) -> None:
+        """See ``Driver``."""
+        if limits_in_force.begins_rate(line):
+            self._rates_ahead.append((at, line.t_us))
 
     def _rate_may_hold(self) -> bool:
         """Check whether a dispatch rate may hold at the present line, see ``limits_in_force``."""

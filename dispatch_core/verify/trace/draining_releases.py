@@ -18,8 +18,10 @@ on yet, was met, it may be the other way round: then the missing one is taken to
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from dispatch_core.broker.multiple_consumers import Released
@@ -30,13 +32,14 @@ _NO_LINE: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class _Due:
+    number: int  # in the order in which releases were expected
     released: Released
-    connection: int | None  # whose next line shows it missing
     until: int  # index of the last line before the one that shows it missing
     met: bool = False
 
-    def is_like(self, consumer: int, hash_value: int) -> bool:
-        return (self.released.consumer, self.released.hash) == (consumer, hash_value)
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.released.consumer, self.released.hash
 
 
 class Releases:
@@ -47,53 +50,81 @@ class Releases:
 
     def __init__(self, *, tracked: bool = True) -> None:
         self._tracked = tracked
-        self._due: list[_Due] = []
+        self._expected = 0
+        self._of: dict[int, list[_Due]] = {}  # connection → releases that its next line shows missing
+        self._others: list[_Due] = []  # of the dispatcher's thread
+        self._first_deadline = _NO_LINE  # of ``_others``
+        self._unmet: dict[tuple[int, int], list[_Due]] = {}  # (consumer, hash) → those of both, in order
 
     def expect(
         self, released: Iterable[Released], *, connection: int | None = None, until: int = _NO_LINE
     ) -> None:
         """Expect the lines of releases before the next line of ``connection``, or by the line with index ``until``."""
-        if self._tracked:
-            self._due += [_Due(item, connection, until) for item in released]
+        if not self._tracked:
+            return
+        due = self._others if connection is None else self._of.setdefault(connection, [])
+        for item in released:
+            self._expected += 1
+            due.append(_Due(self._expected, item, until))
+            self._unmet.setdefault(due[-1].key, []).append(due[-1])
+            self._first_deadline = min(self._first_deadline, until)
+
+    @property
+    def deadline(self) -> int:
+        """Index of the last line in front of which no release of the dispatcher's thread is missing."""
+        return self._first_deadline
 
     def meet(self, consumer: int, hash_value: int) -> int | None:
         """Take a logged release. Returns the core's reference count before it; None = no such release is expected."""
-        for due in self._due:
-            if not due.met and due.is_like(consumer, hash_value):
-                due.met = True
-                return due.released.ref_count_before
-        return None
+        unmet = self._unmet.get((consumer, hash_value))
+        if unmet is None:
+            return None
+        due = unmet[0]
+        due.met = True
+        self._no_longer_unmet(due)
+        return due.released.ref_count_before
 
     def unmet(self) -> list[Released]:
         """Return the releases that are expected and not logged yet."""
-        return [due.released for due in self._due if not due.met]
+        return [due.released for unmet in self._unmet.values() for due in unmet]
 
     def missing(self, *, connection: int | None = None, at: int = -1) -> list[Released]:
         """Return the releases missing before this line: the next of ``connection``, or the one with index ``at``."""
-        late: list[_Due] = []
-        for due in self._due:
-            if due.until < at or (connection is not None and due.connection == connection):
-                late.append(due)
+        late = [] if connection is None else self._of.pop(connection, [])
+        if self._first_deadline < at:
+            late += [due for due in self._others if due.until < at]
+            self._others = [due for due in self._others if due.until >= at]
+            self._first_deadline = min((due.until for due in self._others), default=_NO_LINE)
         return self._gone(late) if late else []
 
     def missing_at_end(self) -> list[Released]:
         """Return the releases that are missing at the end of the log."""
-        return self._gone(self._due)
+        late = self._all()
+        self._of, self._others, self._first_deadline = {}, [], _NO_LINE
+        return self._gone(late)
 
     def _gone(self, late: list[_Due]) -> list[Released]:
-        """Forget releases whose time is over; returns those whose line did not come."""
-        if not late:
-            return []
-        self._due = [due for due in self._due if due not in late]
+        """Take releases whose time is over, and that are forgotten; returns those whose line did not come."""
         missing = []
-        for due in late:
+        for due in sorted(late, key=lambda due: due.number):
             if due.met:
                 continue
-            twin = next(
-                (o for o in self._due if o.met and o.is_like(due.released.consumer, due.released.hash)), None
-            )
+            self._no_longer_unmet(due)
+            twin = next((other for other in self._all() if other.met and other.key == due.key), None)
             if twin is None:
                 missing.append(due.released)
             else:
                 twin.met = False
+                unmet = self._unmet.setdefault(twin.key, [])
+                insort(unmet, twin, key=lambda due: due.number)
         return missing
+
+    def _no_longer_unmet(self, due: _Due) -> None:
+        unmet = self._unmet[due.key]
+        unmet.remove(due)
+        if not unmet:
+            del self._unmet[due.key]
+
+    def _all(self) -> list[_Due]:
+        """Return all that is not forgotten, in the order in which it was expected."""
+        return sorted(chain(self._others, *self._of.values()), key=lambda due: due.number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.tally import SHOWN_CLASSES, Fields, Finding, Tally, decisions_of
+from dispatch_core.verify.tally import SHOWN_CLASSES, Fields, Finding, Tally
 from dispatch_core.verify.trace.lines_ahead import LinesAhead
 from dispatch_core.verify.trace.work_after_divergence import (
     PER_DIVERGENCE,
@@ -22,14 +22,23 @@ from dispatch_core.verify.trace.work_after_divergence import (
 )
 
 MAX_SHOWN_POSITIONS = 8
+#: A deadline that no line is behind.
+NEVER: Final = 1 << 62
 
 
 class Driver(ABC):
-    """Feed a trace to a core. A subclass has a method ``_on_<kind>`` for every kind of line it takes."""
+    """Feed a trace to a core. A subclass has methods that are named by the kind of line they take, where it needs them.
 
-    #: Recorded fields that are compared in the classes ``state`` and ``position``, see ``tally.decisions_of``.
+    ``_on_<kind>`` gives a line to the core and compares the answer. ``_judged_<kind>`` takes its place for a line that was
+    compared ahead, with the first line of its window. ``_before_<kind>`` is called first, for both. ``_ahead_<kind>`` is
+    called long before, when the line becomes known, with its index.
+    """
+
+    #: Recorded fields that are compared in the classes ``state`` and ``position``, see ``tally.Tally``.
     state_fields: ClassVar[Fields] = {}
     position_fields: ClassVar[Fields] = {}
+    #: Kinds that are written under the dispatcher's lock: what a later one shows was sampled after them.
+    section_kinds: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, entries: Entries) -> None:
         self.tally = Tally(self.state_fields, self.position_fields)
@@ -42,12 +51,25 @@ class Driver(ABC):
         self._work = WorkAfterDivergence()
         #: Called with every line that no legal history has here, before it is counted; may raise to stop.
         self.on_illegal: Callable[[Line, IllegalTransitionError], None] | None = None
-        self._handlers: dict[str, Callable[[Line], None]] = {
-            name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")
-        }
+        self._handlers: dict[str, Callable[[Line], None]] = self._named("_on_")
+        self._handlers_of_judged: dict[str, Callable[[Line], None]] = self._named("_judged_")
+        self._before: dict[str, Callable[[Line], None]] = self._named("_before_")
+        self._ahead: dict[str, Callable[[int, Line], None]] = self._named("_ahead_")
+        self._judged: set[int] = set()  # indexes of lines ahead that have been compared
+        self._deadline = NEVER  # index of the last line in front of which nothing is overdue
+        self._counted_behind = NEVER  # index of the first line behind which decisions are counted
+        self._section_at = 0  # seq of the last line of ``section_kinds`` before the present one
+
+    def _named(self, prefix: str) -> dict[str, Any]:
+        """Return the methods whose name begins with ``prefix``, by the kind of line that follows in it."""
+        names = [name for name in dir(type(self)) if name.startswith(prefix)]
+        return {name.removeprefix(prefix): getattr(self, name) for name in names}
 
     def look_ahead(self, lines: Sequence[Line]) -> None:
         """Note the next lines of the log before they are fed: decisions may need up to ``HORIZON`` lines."""
+        for at, line in enumerate(lines, len(self._lines)):
+            if line.kind in self._ahead:
+                self._ahead[line.kind](at, line)
         self._lines.add(lines)
 
     @abstractmethod
@@ -84,18 +106,45 @@ class Driver(ABC):
 
     def feed(self, line: Line) -> None:
         """Take one line. A line that no legal history has here is a divergence, and the core stays as it was."""
-        self.tally.expect(line)
-        if self.stopped is not None:
-            self._leave(line)
-            return
-        handler = self._handlers.get(line.kind)
-        if handler is None:
-            return
+        kind = line.kind
+        self._at += 1
         self._line = line
-        try:
-            handler(line)
-        except IllegalTransitionError as error:
-            self._illegal(line, error)
+        if self._at > self._deadline:
+            self._overdue(line)
+        before = self._before.get(kind)
+        if before is not None:
+            before(line)
+        self.tally.expect(line)
+        if self._at in self._judged:
+            self._judged.remove(self._at)
+            handler = self._handlers_of_judged.get(kind)
+        elif self.stopped is not None:
+            self._leave(line)
+            handler = None
+        else:
+            handler = self._handlers.get(kind)
+        if handler is not None:
+            try:
+                handler(line)
+            except IllegalTransitionError as error:
+                self._illegal(line, error)
+            self._after(line)
+        if kind in self.section_kinds:
+            self._section_at = line.seq
+        if self._at >= self._counted_behind:
+            self._count_due()
+
+    def _overdue(self, _line: Line) -> None:
+        """Report what should have come in front of a line, the first one behind the deadline; sets the next deadline."""
+        self._deadline = NEVER
+
+    @abstractmethod
+    def _after(self, line: Line) -> None:
+        """Take note of what a line has changed."""
+
+    def _count_due(self) -> None:
+        """Count decisions that the lines so far prove; sets the next line behind which there are some."""
+        self._counted_behind = NEVER
 
     def _stop_judging(self, reason: str) -> None:
         """Judge no later line: nothing in the log determines what the broker's state is from here on."""
@@ -125,7 +174,7 @@ class Driver(ABC):
     def _leave(self, line: Line) -> None:
         """Count the decisions of a line as not judged."""
         reason = "" if self.stopped is None else self.stopped[0]
-        for decision_class, decisions in decisions_of(line, self.state_fields, self.position_fields):
+        for decision_class, decisions in self.tally.decisions_of(line):
             self.tally.leave_unjudged(decision_class, decisions, reason)
 
     def refuse(self, line: Line, error: IllegalTransitionError) -> None:

@@ -79,7 +79,7 @@ class KeySharedVerifier(MultipleConsumersVerifier):
             lambda answer: differing_adds(answer[0], recorded),
         )
         self._judge(window, outcome)
-        self._releases.expect(outcome.answer[1], until=window.end)
+        self._expect_by(outcome.answer[1], window)
 
     def _on_selector_refused(self, line: Line) -> None:
         self._compare_selector(line)
@@ -112,7 +112,7 @@ class KeySharedVerifier(MultipleConsumersVerifier):
             window, 3, lambda between: self.core.drop(consumer, moved, between), differences
         )
         self._judge(window, outcome)
-        self._releases.expect(outcome.answer.returned, until=window.end)
+        self._expect_by(outcome.answer.returned, window)
         if outcome.answer.cleared:
             self._close_totals()
             self._clear_due = self._tracked

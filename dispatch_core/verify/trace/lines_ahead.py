@@ -7,7 +7,7 @@ the result does not depend on how many lines come at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
 from dispatch_core.verify.inputs import Line
@@ -67,6 +67,14 @@ class LinesAhead:
     def of_window(self, start: int, stop: int) -> list[tuple[int, Line]]:
         """Return the lines from index ``start`` to below ``stop``, with their indexes."""
         return list(enumerate(self._lines[start - self._first : stop - self._first], start))
+
+    def first_of(self, kinds: Container[str], start: int, stop: int) -> int:
+        """Return the index of the first line of one of some kinds, from index ``start`` to below ``stop``; else ``stop``."""
+        lines, first = self._lines, self._first
+        for at in range(start - first, stop - first):
+            if lines[at].kind in kinds:
+                return at + first
+        return stop
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, Line]]:
         """Yield the same one by one, for a search that may end early."""

@@ -30,8 +30,8 @@ an ack is written by another thread: the broker stores mark-delete once a second
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 #: Number of ``mark_delete`` lines ahead that an order has to explain.
 LINES_AHEAD: Final = 6
@@ -43,8 +43,7 @@ LATEST_US: Final = 10_000
 _MOST_STATES: Final = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A line ahead, or the present one: an acknowledgement of an entry, ``seq``, begins to have its effect."""
 
     connection: int
@@ -53,15 +52,13 @@ class Arrival:
     t_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class NextCommand:
+class NextCommand(NamedTuple):
     """A line ahead: the next command of a connection."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class MovedLine:
+class MovedLine(NamedTuple):
     """A line ahead: mark-delete has moved."""
 
     t_us: int
@@ -70,21 +67,28 @@ class MovedLine:
 Ahead = Arrival | NextCommand | MovedLine
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """Mark-delete if all acknowledgements on their way had reached the cursor, and the entries acknowledged above it."""
 
     mark_delete: int
     above: Container[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ack:
+class _Ack(NamedTuple):
     seq: int
     connection: int
     entries: tuple[int, ...]
     first: int  # the lowest of ``entries``
     t_us: int  # of the last one
+
+    def with_entry(self, arrival: Arrival) -> _Ack:
+        """Return it with one more of its entries."""
+        entries = *self.entries, arrival.entry
+        return self._replace(entries=entries, first=min(self.first, arrival.entry), t_us=arrival.t_us)
+
+
+def _ack(arrival: Arrival) -> _Ack:
+    return _Ack(arrival.seq, arrival.connection, (arrival.entry,), arrival.entry, arrival.t_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +108,16 @@ class _State:
         own = (arrival.seq, arrival.connection)
         same = next((ack for ack in self.acks if (ack.seq, ack.connection) == own), None)
         if same is None:
-            ack = _Ack(*own, (arrival.entry,), arrival.entry, arrival.t_us)
-            return _State((*self.acks, ack), self.lines_due, self.reached)
+            return _State((*self.acks, _ack(arrival)), self.lines_due, self.reached)
         acks = tuple(ack for ack in self.acks if ack is not same)
-        entries, first = (*same.entries, arrival.entry), min(same.first, arrival.entry)
-        return _State((*acks, _Ack(*own, entries, first, arrival.t_us)), self.lines_due, self.reached)
+        return _State((*acks, same.with_entry(arrival)), self.lines_due, self.reached)
 
     def without(self, ack: _Ack) -> _State:
         acks = tuple(other for other in self.acks if other is not ack)
         return _State(acks, self.lines_due, self.reached.union(ack.entries))
 
     def mark_delete(self, applied: Applied) -> int:
-        at = applied.mark_delete
-        for ack in self.acks:
-            if ack.first <= at:
-                at = ack.first - 1
+        at = _in_front_of(self.acks, applied.mark_delete)
         if at == applied.mark_delete and self.reached:
             while at + 1 in self.reached or at + 1 in applied.above:
                 at += 1
@@ -161,36 +160,52 @@ class AcksOnTheirWay:
     """Acknowledgements whose effect has begun, and that no line shows to have reached the cursor."""
 
     def __init__(self) -> None:
-        self._state = _State()
+        self._acks: dict[
+            tuple[int, int], _Ack
+        ] = {}  # connection and seq → ack, in the order of their last entries
+        self._of: dict[int, list[_Ack]] = {}  # those of a connection, in the same order
+        self._lines_due = 0  # see ``_State``
 
     def __bool__(self) -> bool:
         """True if there are any."""
-        return bool(self._state.acks)
+        return bool(self._acks)
 
     def arrived(self, arrival: Arrival) -> None:
         """Take the effect on one pending ack of an acknowledgement."""
-        self._state = self._state.with_arrival(arrival)
+        own = arrival.connection, arrival.seq
+        same = self._acks.pop(own, None)
+        of_connection = self._of.setdefault(arrival.connection, [])
+        if same is not None:
+            of_connection.remove(same)
+        ack = self._acks[own] = _ack(arrival) if same is None else same.with_entry(arrival)
+        of_connection.append(ack)
 
     def any_of(self, connection: int) -> bool:
         """Check for acknowledgements of a connection."""
-        return bool(self._state.acks) and bool(self._state.of(connection))
+        return connection in self._of
 
     def over(self, connection: int, applied: Applied) -> None:
         """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
-        self._take(self._state.over(applied, self._state.of(connection)))
+        acks = self._of.pop(connection, [])
+        for ack in acks:
+            if ack.first <= applied.mark_delete + 1:  # it may have moved mark-delete
+                self._take(self._state().over(applied, acks))
+                return
+        for ack in acks:
+            del self._acks[connection, ack.seq]
 
     def any_from_before(self, t_us: int) -> bool:
         """Check for acknowledgements from so long before a time that they have reached the cursor."""
-        return bool(self._state.acks) and self._state.acks[0].t_us + LATEST_US < t_us
+        return bool(self._acks) and next(iter(self._acks.values())).t_us + LATEST_US < t_us
 
     def as_of(self, applied: Applied, t_us: int) -> None:
         """Take the time: acknowledgements from long before have reached the cursor."""
-        self._take(self._state.as_of(applied, t_us))
+        self._take(self._state().as_of(applied, t_us))
 
     def moved(self, applied: Applied, t_us: int, following: Callable[[], Sequence[Ahead]]) -> None:
         """Take a line ``mark_delete``; ``following``: gives the lines behind it, in order, if they matter."""
         self.as_of(applied, t_us)
-        options = list(self._state.moves(applied))
+        options = list(self._state().moves(applied))
         if len(options) == 1:
             self._take(options[0])
         elif options:
@@ -200,26 +215,39 @@ class AcksOnTheirWay:
 
     def mark_delete(self, applied: Applied) -> int:
         """Return mark-delete with the acknowledgements that have reached the cursor."""
-        return self._state.mark_delete(applied)
+        return _in_front_of(self._acks.values(), applied.mark_delete)
 
     def seq_of(self, entry: int) -> int | None:
         """Return the line of the acknowledgement on its way of an entry; ``None`` if there is none."""
-        return next((ack.seq for ack in self._state.acks if entry in ack.entries), None)
+        return next((ack.seq for ack in self._acks.values() if entry in ack.entries), None)
 
     def forget(self) -> None:
         """Forget all of them: the cursor is moved by something else."""
-        self._state = _State()
+        self._take(_State())
 
     def drop(self, count: int) -> None:
         """Lower the ordinals of acknowledged entries; the first ``count`` entries are dropped."""
         lowered = [
-            (ack, tuple(entry - count for entry in ack.entries if entry >= count)) for ack in self._state.acks
+            (ack, tuple(entry - count for entry in ack.entries if entry >= count))
+            for ack in self._acks.values()
         ]
-        acks = tuple(replace(ack, entries=entries, first=min(entries)) for ack, entries in lowered if entries)
-        self._state = _State(acks, self._state.lines_due)
+        acks = tuple(ack._replace(entries=entries, first=min(entries)) for ack, entries in lowered if entries)
+        self._take(_State(acks, self._lines_due))
+
+    def _state(self) -> _State:
+        return _State(tuple(self._acks.values()), self._lines_due)
 
     def _take(self, state: _State) -> None:
-        self._state = _State(state.acks, state.lines_due) if state.reached else state
+        self._acks = {(ack.connection, ack.seq): ack for ack in state.acks}
+        self._of = {}
+        for ack in state.acks:
+            self._of.setdefault(ack.connection, []).append(ack)
+        self._lines_due = state.lines_due
+
+
+def _in_front_of(acks: Iterable[_Ack], mark_delete: int) -> int:
+    """Return mark-delete without acks that are on their way."""
+    return min([mark_delete, *(ack.first - 1 for ack in acks)])
 
 
 def _unexplained(state: _State, applied: Applied, following: Sequence[Ahead], left: list[int]) -> int:

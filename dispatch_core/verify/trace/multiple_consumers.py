@@ -69,6 +69,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._deliver_times.drop(drop)
         self._deliver_times.add(messages)
         self._take_acked_before()
+        self._moved_between_lines()
 
     def _settled(self) -> int:
         """See ``Driver``."""
@@ -126,9 +127,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
             reason = REASON_OF_RATE if rated else REASON_OF_CHANCE
             window.leave_unjudged(difference.decision_class, difference.decisions, reason)
         self._reads.attempted(outcome.answer)
-        self.refused_now = list(outcome.answer.refused)
+        self._refused = self._at, list(outcome.answer.refused)
         if self.core.trimmed:
-            self._releases.expect(self.core.trimmed, until=window.end)
+            self._expect_by(self.core.trimmed, window)
             self._finish_acks_of_nobody()
         self._judge(window, outcome)
 
@@ -254,7 +255,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         window = self._frame(line, "round_end")
         recorded = self._round_lines(window)
         sent_to = {sent.consumer for sent in recorded.sent}.intersection(self.core.connected())
-        before = {consumer: self._plain_counters(consumer) for consumer in sent_to}
+        late = self._late_commands()
+        before = {consumer: self._plain_counters(consumer, late) for consumer in sent_to}
         window.count("dispatch", len(entries) + unknown)
         has_more = recorded.end is not None and bool(recorded.end.inputs["has_more"])
 
@@ -269,7 +271,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         outcome = self._decide(
             window, steps, decide, lambda answer: self._differing_round(answer, entries, recorded)
         )
-        self.refused_now = outcome.answer.refused
+        self._refused = self._at, outcome.answer.refused
         self._charged(outcome.answer, window, before)
         if unknown:
             outcome.plain.append(

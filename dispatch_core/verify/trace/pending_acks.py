@@ -7,7 +7,7 @@ request works the other way round: what it lets go is logged first, its own line
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
-from dispatch_core.verify.trace.racing import CursorStep, RacingDriver
+from dispatch_core.verify.trace.racing import CursorStep, RacingDriver, Window
 
 #: Kinds that a connection's thread writes when the command before is done.
 _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
@@ -62,15 +62,15 @@ class PendingAcksDriver(RacingDriver):
         self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
         self._removals_logged = facts.removals_logged
-        #: (consumer, hash) that draining held back at the last line.
-        self.refused_now: list[tuple[int, int]] = []
+        self._refused: tuple[int, list[tuple[int, int]]] = (
+            -1,
+            [],
+        )  # see ``refused_now``, with the index of the line
 
-    def look_ahead(self, lines: Sequence[Line]) -> None:
-        """See ``Driver.look_ahead``."""
-        for at, line in enumerate(lines, len(self._lines)):
-            if line.kind == "redeliver" and line.consumer is not None:
-                self._requests.setdefault(line.consumer, deque()).append((at, line))
-        super().look_ahead(lines)
+    def _ahead_redeliver(self, at: int, line: Line) -> None:
+        """See ``Driver``."""
+        if line.consumer is not None:
+            self._requests.setdefault(line.consumer, deque()).append((at, line))
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: acks that arrived, and entries let go for a request."""
@@ -83,15 +83,28 @@ class PendingAcksDriver(RacingDriver):
         kept = {id(command): command for command in (*super()._commands(), *self._acks.values())}
         return list(kept.values())
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        self._line = line
-        self.refused_now = []
+    @property
+    def refused_now(self) -> list[tuple[int, int]]:
+        """(consumer, hash) that draining held back at the last line."""
+        at, refused = self._refused
+        return refused if at == self._at else []
+
+    def _releases_are_over(self, line: Line, at: int = -1) -> None:
+        """Report releases that are missing before a line: of its connection, and by the index ``at`` of the dispatcher."""
         own = line.consumer if line.kind in _OF_A_CONNECTION else None
-        missing = self._releases.missing(connection=own, at=self._at + 1)
+        missing = self._releases.missing(connection=own, at=at)
         if missing and self.stopped is None:
             self._report_missing(missing)
-        super().feed(line)
+
+    def _overdue(self, line: Line) -> None:
+        """See ``Driver``: releases of the dispatcher's thread."""
+        self._releases_are_over(line, self._at)
+        self._deadline = self._releases.deadline
+
+    def _expect_by(self, released: list[Released], window: Window) -> None:
+        """Expect releases of the dispatcher's thread among the lines of a window."""
+        self._releases.expect(released, until=window.end)
+        self._deadline = self._releases.deadline
 
     # --- acks and redelivery -------------------------------------------------------------------------------------
 
@@ -152,13 +165,14 @@ class PendingAcksDriver(RacingDriver):
 
         One thread takes the commands of a connection in order: an ack has let go of its pending acks before the next one.
         """
-        if not self._removals_logged:
+        acks = [ack for ack in self._acks.values() if ack.connection == consumer and not ack.applied]
+        if not acks or not self._removals_logged:
             return
         # A trim of what the cursor has passed writes no lines of removals.
         trims = self.core.trims_in_attempts() or self.core.trims_after_a_move()
         trimmed = self._passed_up_to() if trims else -1
-        for ack in list(self._acks.values()):
-            if ack.connection != consumer or ack.applied or ack.entry <= trimmed:
+        for ack in acks:
+            if ack.entry <= trimmed:
                 continue
             del self._acks[ack.entry]
             self._forget(ack)

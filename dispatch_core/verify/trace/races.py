@@ -66,8 +66,9 @@ class Command:
 
 @dataclass(slots=True)
 class Connection:
-    """Commands of one connection under way, in order."""
+    """Commands of one connection under way, in order. ``number``: connections are numbered as they first have one."""
 
+    number: int = 0
     waiting: deque[Command] = field(default_factory=deque)  # arrived, effect not logged
     late: list[Command] = field(default_factory=list)  # effect logged, its later steps possibly still to come
     arrived: int = 0  # permits of its flows
@@ -156,10 +157,11 @@ def search(
     def run(moves: dict[tuple[int, bool], Move]) -> tuple[A, list[Difference]]:
         nonlocal applied
         applied = 0
+        late_steps = list(_late_steps(late, moves))
 
         def between(step: int) -> None:
             nonlocal applied
-            for command, at in _late_steps(late, moves):
+            for command, at in late_steps:
                 if at == step:
                     stage.apply_late(command)
                     applied += 1

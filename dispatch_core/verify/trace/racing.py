@@ -26,7 +26,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
-from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.driver import NEVER, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
 
@@ -89,12 +89,14 @@ class Effects:
 class Window:
     """One critical section of the trace, from the present line to the line with index ``end``.
 
-    ``closed``: its end is in the log. A log that ends inside a window says nothing about the rest of it.
+    ``closed``: its end is in the log. A log that ends inside a window says nothing about the rest of it. ``membership``:
+    it is a membership change.
     """
 
     begun: Line
     end: int
     closed: bool = True
+    membership: bool = False
     counts: dict[str, int] = field(default_factory=dict)  # decisions per class
     differing: list[Difference] = field(default_factory=list)
     racing: Command | None = None
@@ -125,8 +127,8 @@ class RacingDriver(CursorDriver):
     def __init__(self, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries)
         self._open: list[Window] = []  # decided, not counted: their last line is to come
-        self._judged: set[int] = set()  # indexes of lines that a window has compared
         self._connections: dict[int, Connection] = {}
+        self._live: dict[int, Connection] = {}  # those of them that may have commands
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
         self._effects = Effects()
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
@@ -138,21 +140,11 @@ class RacingDriver(CursorDriver):
         self._facts: list[Command] = []  # open facts, see ``races``
         self._counting_logged = facts.counting_logged
 
-    def feed(self, line: Line) -> None:
-        """Take one line; a line that a window has compared already is only counted."""
-        self._at += 1
-        if self._at in self._judged:
-            self._judged.discard(self._at)
-            self.tally.expect(line)
-            self._line = line
-            self._compare_judged(line)
-        else:
-            super().feed(line)
+    def _count_due(self) -> None:
+        """See ``Driver``: windows that have ended by the present line."""
         while self._open and self._open[0].closed and self._open[0].end <= self._at:
             self._count_window(self._open.pop(0))
-
-    def _compare_judged(self, line: Line) -> None:
-        """Compare what a window has not: fields of its lines that say nothing about it; none, here."""
+        self._counted_behind = self._open[0].end if self._open and self._open[0].closed else NEVER
 
     def _take_early(self, at: int) -> None:
         """Take a line that is ahead, because it proves to come before what the present one begins.
@@ -180,7 +172,7 @@ class RacingDriver(CursorDriver):
 
     def _commands(self) -> list[Command]:
         """Return every command that is kept, once."""
-        connections = self._connections.values()
+        connections = sorted(self._live.values(), key=_number)
         kept = chain(
             *(connection.waiting for connection in connections),
             *(connection.late for connection in connections),
@@ -207,6 +199,7 @@ class RacingDriver(CursorDriver):
                 self.tally.settle(decision_class, decisions, decisions, "uncertain")
             self.tally.note(cut_off(window.begun))
         self._open.clear()
+        self._counted_behind = NEVER
         self._settle_all()
         if not goes_on:
             self._report_unmet_moves()
@@ -215,10 +208,21 @@ class RacingDriver(CursorDriver):
 
     def connection(self, consumer: int) -> Connection:
         """Return the commands under way of one consumer's connection."""
-        known = self._connections.get(consumer)
+        known = self._live.get(consumer)
         if known is None:
-            known = self._connections[consumer] = Connection()
+            known = self._connections.get(consumer)
+            if known is None:
+                known = self._connections[consumer] = Connection(len(self._connections))
+            self._live[consumer] = known
         return known
+
+    def _late_commands(self) -> list[Command]:
+        """Return the commands whose effect was logged, and whose later steps are possibly still to come."""
+        late = [connection for connection in self._live.values() if connection.late]
+        if len(late) == 1:
+            return late[0].late
+        late.sort(key=_number)
+        return [command for connection in late for command in connection.late]
 
     # --- flow ----------------------------------------------------------------------------------------------------
 
@@ -335,7 +339,7 @@ class RacingDriver(CursorDriver):
 
     def _settle_all(self) -> None:
         self._taken.clear()
-        for connection in self._connections.values():
+        for connection in sorted(self._live.values(), key=_number):
             if connection.late:
                 self._settle(connection, flows=True)
         self._take_trimmed()
@@ -467,8 +471,8 @@ class RacingDriver(CursorDriver):
 
     def _finish_acks(self) -> tuple[int, str] | None:
         """See ``CursorDriver``."""
-        late = [c for connection in self._connections.values() for c in connection.late if not c.permits]
-        for connection in list(self._connections.values()):
+        late = [c for c in self._late_commands() if not c.permits]
+        for connection in sorted(self._live.values(), key=_number):
             self._settle(connection)
         self._take_trimmed()
         last = max(late, key=lambda command: command.seq, default=None)
@@ -487,10 +491,8 @@ class RacingDriver(CursorDriver):
     def _section(self) -> Window:
         """Return the membership change of the present line: up to the dispatcher's next line under its lock."""
         stop = self._lines.horizon(self._at)
-        for at, line in self._lines.between(self._at + 1, stop):
-            if line.kind in NEXT_SECTION:
-                return Window(self._line, at - 1)
-        return Window(self._line, stop - 1, closed=stop < len(self._lines))
+        at = self._lines.first_of(NEXT_SECTION, self._at + 1, stop)
+        return Window(self._line, at - 1, closed=at < len(self._lines), membership=True)
 
     def _frame(self, line: Line, finish: str) -> Window:
         """Return the window from the present line to the line of kind ``finish`` that ends it.
@@ -498,12 +500,10 @@ class RacingDriver(CursorDriver):
         Without one it ends where the next of its kind begins, or is cut off with the log.
         """
         stop = self._lines.horizon(self._at)
-        for at, following in self._lines.between(self._at + 1, stop):
-            if following.kind == finish:
-                return Window(line, at)
-            if following.kind == line.kind:
-                return Window(line, at - 1)
-        return Window(line, stop - 1, closed=stop < len(self._lines))
+        at = self._lines.first_of((finish, line.kind), self._at + 1, stop)
+        if at < stop and self._lines[at].kind == finish:
+            return Window(line, at)
+        return Window(line, at - 1, closed=at < len(self._lines))
 
     def _within(self, end: int) -> Sequence[tuple[int, Line]]:
         """Return the lines after the present one up to index ``end``, with their indexes."""
@@ -523,22 +523,23 @@ class RacingDriver(CursorDriver):
         self._sent_at = {}
         logged = 0  # steps of the window that are over, as its lines show
         for at, line in self._within(window.end):
-            if at not in self._judged:
-                self._peek(line, logged)
-            if line.kind == "sent" and line.consumer is not None:
+            kind = line.kind
+            if kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
                 logged += int(self.sends_are_steps)
-            elif line.kind in ("read_issued", "replay_read_issued"):
+            elif kind in ("flow", "ack"):
+                if at not in self._judged:
+                    self._peek(line, logged)
+            elif kind in ("read_issued", "replay_read_issued"):
                 logged = steps
         waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)
             found = differences(answer)
             return Outcome(answer, found, explained=not found)
-        stage = _Stage(self)
+        stage = _Stage(self, window)
         unacked = self.core.state.unacked.copy()
         outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
-        stage.close()
         self._commit(outcome, late)
         for command in self._peeked.values():
             command.earliest = 0
@@ -561,8 +562,10 @@ class RacingDriver(CursorDriver):
         Permits that arrive during a round are there in the plain order when the send to their consumer is logged after
         them, else after the round.
         """
-        waiting = {consumer: c.open() for consumer, c in self._connections.items() if c.waiting}
-        late = {consumer: list(c.late) for consumer, c in self._connections.items() if c.late}
+        live = sorted(self._live.items(), key=lambda item: item[1].number)
+        self._live = {consumer: c for consumer, c in live if c.waiting or c.late}
+        waiting = {consumer: c.open() for consumer, c in self._live.items() if c.waiting}
+        late = {consumer: list(c.late) for consumer, c in self._live.items() if c.late}
         for command in self._peeked.values():
             if command.applied:
                 continue
@@ -613,8 +616,8 @@ class RacingDriver(CursorDriver):
         for command in outcome.early:
             command.applied = True
         for consumer in late:
-            delayed = [c for c in self._connections[consumer].late if c in outcome.late]
-            self._connections[consumer].late = delayed
+            connection = self.connection(consumer)
+            connection.late = [c for c in connection.late if c in outcome.late]
         for command in self._placed:
             command.applied = command not in outcome.late
             command.step = 0
@@ -657,6 +660,8 @@ class RacingDriver(CursorDriver):
             window.differing = outcome.plain
         window.racing = outcome.racing if outcome.explained else None
         self._open.append(window)
+        if self._open[0].closed:
+            self._counted_behind = self._open[0].end
 
     def _count_window(self, window: Window) -> None:
         for decision_class, decisions in window.counts.items():
@@ -695,12 +700,16 @@ class RacingDriver(CursorDriver):
             yield finding, difference.decisions
 
 
+def _number(connection: Connection) -> int:
+    return connection.number
+
+
 class _Stage:
     """The driver's core for the search: copies, and effects of commands."""
 
-    def __init__(self, driver: RacingDriver) -> None:
+    def __init__(self, driver: RacingDriver, window: Window) -> None:
         self._driver = driver
-        self._saved = driver.core.save()
+        self._saved = driver.core.save(membership=window.membership)
         self._is_as_saved = True
 
     def restore(self) -> None:
@@ -709,10 +718,6 @@ class _Stage:
             self._driver.core.restore(self._saved)
         self._is_as_saved = False
         self._driver._effects = Effects()
-
-    def close(self) -> None:
-        """Forget the saved state: the search is over."""
-        self._driver.core.discard(self._saved)
 
     def apply_early(self, command: Command) -> None:
         driver = self._driver

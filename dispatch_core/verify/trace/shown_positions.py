@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -44,6 +45,8 @@ READ_MOVES_BEFORE_US: Final = 200
 #: A ``cursor_state`` line stands so much at most behind the moment at which the broker read the positions, microseconds: it
 #: is an answer of the web service. The longest in the recordings is 75 ms.
 ANSWERED_WITHIN_US: Final = 250_000
+#: Mark-delete and read position among the scalars of a state.
+_BOTH: Final = slice(MARK_DELETE, READ_POSITION + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +63,16 @@ class _Reset:
         return _Reset(self.seq, self.read_position - drop, self.mark_delete - drop, self.sets - drop)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Acknowledged:
     """Entries that are acknowledged at the cursor, or will be by late commands."""
 
     deleted: npt.NDArray[np.uint8]
-    late: set[int]
+    late: Callable[[], set[int]]
 
     def __contains__(self, entry: object) -> bool:
         return isinstance(entry, int) and (
-            entry in self.late or (0 <= entry < len(self.deleted) and self.deleted[entry] == 1)
+            (0 <= entry < len(self.deleted) and self.deleted[entry] == 1) or entry in self.late()
         )
 
 
@@ -91,18 +94,33 @@ class PositionsDriver(CursorDriver):
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
-        self._reached: list[int] = []  # see ``_behind``: of the normal read that the line ends
+        self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
+        self._last_positions = [-1, 0]  # of the core, behind the last line: mark-delete, read position
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        before = self._positions_now()
-        normal = line.kind == "read_done" and line.inputs["type"] == "Normal"
-        self._reached = reached = self._behind(line) if normal else []
-        super().feed(line)
-        now = self._positions_now()
-        if now != before or (reached and now[0] < reached[-1]):
-            read_position, mark_delete = before
+    def _effects_are_over(self, line: Line) -> None:
+        """Take a line of a connection's thread: what it did before is over."""
+        if line.consumer is not None:
+            self._effects_open.close(line.consumer, line.seq)
+            self._acks_are_over(line.consumer)
+
+    def _before_read_done(self, line: Line) -> None:
+        """See ``Driver``."""
+        if line.inputs["type"] == "Normal":
+            self._reached = self._behind(line)
+
+    def _after(self, line: Line) -> None:
+        """See ``Driver``: a later line may show the positions that this one has changed."""
+        now, reached = self._cursor.s[_BOTH].tolist(), self._reached
+        if now != self._last_positions or (reached and now[1] < reached[-1]):
+            mark_delete, read_position = self._last_positions
             self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
+            self._last_positions = now
+        if reached:
+            self._reached = []
+
+    def _moved_between_lines(self) -> None:
+        """See ``CursorDriver``."""
+        self._last_positions = self._cursor.s[_BOTH].tolist()
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 
@@ -326,8 +344,8 @@ class PositionsDriver(CursorDriver):
 
     def _positions_now(self) -> tuple[int, int]:
         """Return read position and mark-delete of the core."""
-        s = self._cursor.s
-        return int(s[READ_POSITION]), int(s[MARK_DELETE])
+        mark_delete, read_position = self._cursor.s[_BOTH].tolist()
+        return read_position, mark_delete
 
     def _forget_old_acks(self) -> None:
         """Take acknowledgements from long before to have reached the cursor."""
@@ -373,7 +391,7 @@ class PositionsDriver(CursorDriver):
 
     def _applied(self) -> Applied:
         """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""
-        return Applied(self._all_applied()[1], _Acknowledged(self._cursor.deleted, self._acknowledged_late()))
+        return Applied(self._all_applied()[1], _Acknowledged(self._cursor.deleted, self._acknowledged_late))
 
     def _mark_delete_ahead(self) -> list[Ahead]:
         """Return the lines ahead that say which acks have moved mark-delete."""

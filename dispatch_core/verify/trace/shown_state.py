@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -39,29 +37,17 @@ _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
 _STICKY: Final = "HashRangeExclusiveStickyKeyConsumerSelector"
 
 
-class _Written(Enum):
-    """The thread that writes a line, and when."""
-
-    OF_A_CONNECTION = "what the connection's thread did before is over"
-    OF_AN_ATTEMPT = (
-        "the dispatcher's thread, in a read attempt: the values at its end are sampled after the last one"
-    )
-    UNDER_THE_LOCK = "another line under the dispatcher's lock: what it shows is sampled after the one before"
-
-
-_WRITTEN: Final = {
-    **dict.fromkeys(NEXT_SECTION - {"redeliver", "end"}, _Written.UNDER_THE_LOCK),
-    **dict.fromkeys(("read_attempt_end", "round_end", "sent", "send_returned"), _Written.UNDER_THE_LOCK),
-    "recently_joined_pruned": _Written.UNDER_THE_LOCK,  # markDeletePositionMoveForward
-    **dict.fromkeys(("read_attempt", "read_issued", "replay_read_issued"), _Written.OF_AN_ATTEMPT),
-    **dict.fromkeys(("replay_already_deleted", "read_done", "usable_seen"), _Written.OF_AN_ATTEMPT),
-    "draining_blocked": _Written.OF_AN_ATTEMPT,
-    **dict.fromkeys(("flow", "flow_counted", "ack", "redeliver"), _Written.OF_A_CONNECTION),
-}
+_UNDER_THE_LOCK: Final = frozenset(
+    {
+        *(NEXT_SECTION - {"redeliver", "end"}),
+        *("read_attempt_end", "round_end", "sent", "send_returned"),
+        *("replay_already_deleted", "read_done", "usable_seen", "draining_blocked"),
+        "recently_joined_pruned",  # markDeletePositionMoveForward
+    }
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """The charge of a round to a consumer, between the lines ``sent`` and ``send_returned``."""
 
     sent: int  # seq
@@ -72,8 +58,7 @@ class Charge:
     average: float  # messages per entry before it
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """Values of a consumer at some moment; ``racing``: seq of the command whose other order gives them, 0 = plain.
 
     ``connected``: its connection has not broken.
@@ -89,8 +74,7 @@ class Counters:
 
 def _before(charge: Charge, counters: Counters) -> Counters:
     """Return the values before a send was charged."""
-    return replace(
-        counters,
+    return counters._replace(
         permits=counters.permits + charge.permits,
         unacked=counters.unacked - charge.unacked,
         blocked=counters.blocked and not charge.blocked,
@@ -106,6 +90,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     """Verify the lines and fields that show the state of the dispatcher."""
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
+    section_kinds: ClassVar[frozenset[str]] = _UNDER_THE_LOCK
 
     def __init__(self, entries: Entries, facts: TraceFacts, profile: Profile, *, tracked: bool) -> None:
         super().__init__(entries, facts, tracked=tracked)
@@ -124,24 +109,38 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         self._before_release: list[tuple[int, Command]] = []
         self._sampled_after = 0  # seq of the last line of the dispatcher's thread in a read attempt …
         self._sampled_before = 0  # … and of the one before
-        self._section_at = 0  # seq of the last line that was written under the dispatcher's lock
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        written = _WRITTEN.get(line.kind)
-        if written is _Written.OF_A_CONNECTION and line.consumer is not None:
-            consumer, seq = line.consumer, line.seq
-            self._effects_open.close(consumer, seq)
-            self._acks_are_over(consumer)
-            if line.kind == "flow":
-                self._effects_open.flow(consumer, seq, line.inputs["permits"])
-                self._last_flow[consumer] = seq, line.inputs["permits"]
-        elif written is _Written.OF_AN_ATTEMPT:
-            self._sampled_before, self._sampled_after = self._sampled_after, line.seq
-        super().feed(line)
-        if written is _Written.UNDER_THE_LOCK or written is _Written.OF_AN_ATTEMPT:
-            self._section_at = line.seq
+    # See ``Driver``: lines that the thread of a connection writes.
+    _before_flow_counted = PositionsDriver._effects_are_over
+
+    def _before_ack(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._effects_are_over(line)
+        self._releases_are_over(line)
+
+    _before_redeliver = _before_ack
+
+    def _before_flow(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._effects_are_over(line)
+        if line.consumer is not None:
+            self._effects_open.flow(line.consumer, line.seq, line.inputs["permits"])
+            self._last_flow[line.consumer] = line.seq, line.inputs["permits"]
+        self._releases_are_over(line)
+
+    def _sampled(self, line: Line) -> None:
+        """Take a line that the dispatcher's thread writes in a read attempt."""
+        self._sampled_before, self._sampled_after = self._sampled_after, line.seq
+
+    # See ``Driver``.
+    _before_read_attempt = _before_read_issued = _before_replay_read_issued = _sampled
+    _before_replay_already_deleted = _before_usable_seen = _before_draining_blocked = _sampled
+
+    def _before_read_done(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._sampled(line)
+        super()._before_read_done(line)
 
     # --- permits, counters and flags -----------------------------------------------------------------------------
 
@@ -174,8 +173,8 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         plain, counted = counters[0], flow[1]
         if not plain.blocked or recorded == plain.permits:
             return
-        shown = replace(plain, permits=plain.permits + counted, racing=charge.sent)
-        before = replace(shown, permits=shown.permits + charge.permits, blocked=False)
+        shown = plain._replace(permits=plain.permits + counted, racing=charge.sent)
+        before = shown._replace(permits=shown.permits + charge.permits, blocked=False)
         counters[1:] = [shown, before]
         if recorded in (counter.permits for counter in counters[1:]):
             self.core.count_parked(consumer, counted)
@@ -207,7 +206,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """
         recorded = line.recorded
         plain = values(self._plain_at(who(line), line.seq))
-        if all(recorded[name] == value for name, value in zip(fields, plain, strict=True)):
+        if tuple([recorded[name] for name in fields]) == plain:
             self.tally.exact("state", len(fields))
             return
         counters = self._counters(who(line), since, line.seq, own_flow=counted, returned=returned)
@@ -289,17 +288,17 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         under_way = (charge for charge in charges if charge.sent <= seq and since < charge.returned)
         charge = None if returned else next(under_way, None)
         if charge is not None:
-            found.append(replace(_before(charge, plain), racing=charge.sent))
+            found.append(_before(charge, plain)._replace(racing=charge.sent))
         missing = self._effects_open.permits_missing(consumer, since)
         if own_flow and missing:
             last = min(missing)
             missing = {count - last: at for count, at in missing.items() if count > last}
         lowered = self._effects_open.unacked_missing(consumer, since)
         early = self._lowered_early(consumer)
-        others = [replace(c, permits=c.permits - by, racing=at) for c in found for by, at in missing.items()]
+        others = [c._replace(permits=c.permits - by, racing=at) for c in found for by, at in missing.items()]
         found += others
         found += [
-            replace(c, unacked=c.unacked + by, racing=max(at, c.racing))
+            c._replace(unacked=c.unacked + by, racing=max(at, c.racing))
             for c in found
             for by, at in (*lowered.items(), *early.items())
         ]
@@ -320,7 +319,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             if line.consumer == consumer and line.kind in OF_A_CONNECTION:
                 break
             if line.consumer == consumer and line.kind == "consumer_removing":
-                return [replace(c, connected=False, racing=line.seq) for c in found]
+                return [c._replace(connected=False, racing=line.seq) for c in found]
         return []
 
     def _with_other_block(
@@ -334,31 +333,36 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         if plain.blocked and (early or (lowered and plain.unacked <= half)):
             parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
             at = max([*lowered.values(), *early.values()])
-            return [replace(c, blocked=False, permits=c.permits + parked, racing=at) for c in found]
+            return [c._replace(blocked=False, permits=c.permits + parked, racing=at) for c in found]
         if not plain.blocked and lowered and half > 0 and plain.unacked + max(lowered) > half:
             at = max(lowered.values())
-            return [replace(c, blocked=True, racing=at) for c in found]
+            return [c._replace(blocked=True, racing=at) for c in found]
         return []
 
     def _plain_at(self, consumer: int, seq: int) -> Counters:
         """Return a consumer's values in the plain order at line ``seq``; it may stand in front of the send of its round."""
-        plain = self._plain_counters(consumer)
+        plain = self._plain_counters(consumer, self._late_commands())
         # Flows that an earlier decision has shown to come before it, and whose line is to come.
-        ahead = [c for c in self._peeked.values() if c.applied and c.connection == consumer and c.seq > seq]
+        peeked = self._peeked.values() if self._peeked else ()
+        ahead = [c for c in peeked if c.applied and c.connection == consumer and c.seq > seq]
         if ahead:
-            plain = replace(plain, permits=plain.permits - sum(command.permits for command in ahead))
+            plain = plain._replace(permits=plain.permits - sum(command.permits for command in ahead))
         for charge in reversed(self._charges.get(consumer, ())):
             if seq < charge.sent:
                 plain = _before(charge, plain)
         return plain
 
-    def _plain_counters(self, consumer: int) -> Counters:
-        """Return a consumer's values in the plain order: commands whose effect is open have had it."""
+    def _plain_counters(self, consumer: int, late: Sequence[Command]) -> Counters:
+        """Return a consumer's values in the plain order: commands whose effect is open (``late``) have had it."""
         st, slot = self.core.state, self.core.slot(consumer)
-        flowed, unacked = int(st.permits[slot]), int(st.unacked[slot])
-        blocked, parked = bool(st.blocked[slot]), int(st.parked_permits[slot])
-        limit = int(st.s[st_.MAX_UNACKED_CONSUMER])
-        for command in self._late_commands():
+        flowed, unacked = st.permits.item(slot), st.unacked.item(slot)
+        blocked, average = bool(st.blocked.item(slot)), st.average.item(slot)
+        if not late:
+            return Counters(flowed, unacked, blocked, average)
+        parked, limit = st.parked_permits.item(slot), st.s.item(st_.MAX_UNACKED_CONSUMER)
+        for command in late:
+            if isinstance(command.result, Acked) and command.result.consumer != consumer:
+                continue
             if command.permits and command.connection == consumer:
                 blocked = blocked or (limit > 0 and unacked >= limit)
                 if blocked:
@@ -374,7 +378,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             tested = messages > 0 and st.s[st_.UNBLOCK_TEST] != st_.UNBLOCK_BEFORE and unacked <= limit // 2
             if blocked and (unblocks or tested):
                 blocked, flowed, parked = False, flowed + parked, 0
-        return Counters(flowed, unacked, blocked, float(st.average[slot]))
+        return Counters(flowed, unacked, blocked, average)
 
     def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:
         """Return by how many messages a late command lowers a consumer's counter, and whether it clears its block."""
@@ -452,7 +456,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """Compare the number of messages of each entry sent with that of the message log."""
         recorded, entries = line.recorded["batch_sizes"], line.recorded["positions"]
         sizes = self.core.state.num_messages
-        expected = [int(sizes[entry]) if entry >= 0 else None for entry in entries]
+        expected = [sizes.item(entry) if entry >= 0 else None for entry in entries]
         self._compare_fixed(line, "batch_sizes", expected, recorded)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
@@ -483,11 +487,13 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _on_draining_release(self, line: Line) -> None:
         super()._on_draining_release(line)
-        at = next(
-            (at for at, (holder, _) in enumerate(self._before_release) if holder == line.consumer), None
-        )
-        if at is not None and not line.recorded["closing"]:
-            self._on_their_way.arrived(_arrival(self._before_release.pop(at)[1], line))
+        if line.recorded["closing"]:
+            return
+        for at, (holder, command) in enumerate(self._before_release):
+            if holder == line.consumer:
+                del self._before_release[at]
+                self._on_their_way.arrived(_arrival(command, line))
+                return
 
     def _comes_to_cursor(self, command: Command) -> None:
         """Note that an ack is on its way to the cursor, unless mark-delete has passed its entry."""
@@ -495,10 +501,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             self._on_their_way.arrived(_arrival(command, self._line))
 
     def _reaches_cursor(self, command: Command) -> bool:
-        late = self._late_commands()
-        passed = self.core.state.deleted[command.entry] or any(
-            other.result is CursorStep.MOVE or command.entry in self._acknowledges(other) for other in late
-        )
+        passed = bool(self.core.state.deleted.item(command.entry))
+        for other in self._late_commands():
+            passed = passed or other.result is CursorStep.MOVE or self._acknowledges(other) == command.entry
         if not passed:
             self._forget_old_acks()
             return True
@@ -557,16 +562,18 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         late = self._late_commands()
         if late:
             deleted, at = self.core.state.deleted, mark_delete + 1
-            at = max([at, *(c.entry + 1 for c in late if c.result is CursorStep.MOVE)])
-            more = {entry for command in late for entry in self._acknowledges(command)}
-            while at < len(deleted) and (deleted[at] or at in more):
+            more = [self._acknowledges(command) for command in late]
+            for command in late:
+                if command.result is CursorStep.MOVE:
+                    at = max(at, command.entry + 1)
+            while at < len(deleted) and (at in more or deleted.item(at)):
                 at += 1
             read_position, mark_delete = max(read_position, at), at - 1
         return read_position, mark_delete
 
     def _acknowledged_late(self) -> set[int]:
         """See ``PositionsDriver``."""
-        return {entry for command in self._late_commands() for entry in self._acknowledges(command)}
+        return {self._acknowledges(command) for command in self._late_commands()}
 
     def _held_back(self, seq: int) -> list[int]:
         """See ``PositionsDriver``. Acks that an earlier decision has shown to come before it, and whose line is to come."""
@@ -586,7 +593,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``."""
-        return self._section_at if line.kind in _WRITTEN else line.seq - 1
+        return self._section_at if line.kind in _UNDER_THE_LOCK | OF_A_CONNECTION else line.seq - 1
 
     def _move_racing(self) -> int | None:
         """See ``PositionsDriver``."""
@@ -607,9 +614,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         self._note_reset(entry)
         super()._reset(entry)
 
-    def _acknowledges(self, command: Command) -> tuple[int, ...]:
-        """Return the entry that a late command will acknowledge at the cursor."""
-        return (command.entry,) if isinstance(command.result, Acked) else ()
+    def _acknowledges(self, command: Command) -> int:
+        """Return the entry that a late command will acknowledge at the cursor; -1 = none."""
+        return command.entry if isinstance(command.result, Acked) else -1
 
     def _on_consumer_removed(self, line: Line) -> None:
         self._effects_open.forget(who(line))
@@ -630,12 +637,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     # --- comparison ----------------------------------------------------------------------------------------------
 
-    def _compare_judged(self, line: Line) -> None:
-        """See ``RacingDriver``."""
-        if line.kind == "sent":
-            self._compare_sizes(line)
-        elif line.kind == "read_issued":
-            self._compare_positions(line)
+    # See ``Driver``: what a window does not compare.
+    _judged_sent = _compare_sizes
+    _judged_read_issued = PositionsDriver._compare_positions
 
     def _charged(self, outcome: Round, window: Window, before: Mapping[int, Counters]) -> None:
         """Note what a round charged; ``before``: counters before it."""
@@ -660,8 +664,6 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _messages_of(self, outcome: Round, consumer: int) -> int:
         sent = outcome.sent[consumer]
-        messages = int(self.core.state.num_messages[sent].sum())
+        sizes = self.core.state.num_messages
+        messages = sum([sizes.item(entry) for entry in sent])
         return messages - outcome.already_acked.get(consumer, 0)
-
-    def _late_commands(self) -> list[Command]:
-        return [command for connection in self._connections.values() for command in connection.late]

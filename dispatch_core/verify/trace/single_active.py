@@ -36,11 +36,10 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.notices import Sender
 from dispatch_core.verify.trace.pending_commands import Attempt, FlowHistory
 from dispatch_core.verify.trace.recorded import differing_entries
-from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import PositionsDriver
 
 #: Number of the first entries of a cumulative acknowledgement that are looked at, to say when it moves mark-delete.
 _FIRST_ENTRIES: Final = 64
-#: Kinds that are written under the dispatcher's lock: what a later one shows was sampled after them.
 _OF_THE_DISPATCHER: Final = frozenset(
     {
         *(
@@ -78,6 +77,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
     """Verify flow, reads, rounds and acknowledgements; the base class verifies membership."""
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
+    section_kinds: ClassVar[frozenset[str]] = _OF_THE_DISPATCHER
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
@@ -90,19 +90,13 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._flows = FlowHistory()
         self._charges: dict[int, _Charge] = {}  # consumer → that of the last send to it
         self._last_flow: dict[int, int] = {}  # consumer → seq
-        self._section_at = 0  # seq of the last line that the dispatcher wrote
         # The read position before an ack on its way that moves mark-delete beyond it.
         self._read_before_ack: int | None = None
         self._rewound: _Rewound | None = None
 
-    def feed(self, line: Line) -> None:
-        """Take one line; see ``Driver.feed``."""
-        if line.kind in OF_A_CONNECTION and line.consumer is not None:
-            self._effects_open.close(line.consumer, line.seq)
-            self._acks_are_over(line.consumer)
-        super().feed(line)
-        if line.kind in _OF_THE_DISPATCHER:
-            self._section_at = line.seq
+    # See ``Driver``: lines that the thread of a connection writes.
+    _before_flow = _before_flow_counted = PositionsDriver._effects_are_over
+    _before_ack = _before_redeliver = PositionsDriver._effects_are_over
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: read results that wait for their round, and the round that is under way."""

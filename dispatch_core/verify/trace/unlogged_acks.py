@@ -82,10 +82,10 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
         """Return the consumer whose counter an ack lowers, also if a decision has shown it to come first."""
         return command.result if isinstance(command.result, int) else self.core.holder(command.entry)
 
-    def _acknowledges(self, command: Command) -> tuple[int, ...]:
+    def _acknowledges(self, command: Command) -> int:
         """See ``ShownStateDriver``: the last part of an ack."""
         part = command.result
-        return (part.ack.entry,) if isinstance(part, _Part) and part.part == _DELETE else ()
+        return part.ack.entry if isinstance(part, _Part) and part.part == _DELETE else -1
 
     def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:
         """See ``ShownStateDriver``: the parts of an ack."""

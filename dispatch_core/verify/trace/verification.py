@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Final
 
 import pyarrow as pa
@@ -88,9 +87,8 @@ class TraceVerification:
         self._before = before
         self._strict = strict
         self._illegal = IllegalLines(log.subscription, self.entries)
-        self._ahead: deque[tuple[Line, IllegalTransitionError | None]] = (
-            deque()
-        )  # known, not fed; why refused
+        self._ahead: deque[Line] = deque()  # known, not fed
+        self._refused: dict[int, IllegalTransitionError] = {}  # row of one of them → why it is not fed
         self._found_ahead: deque[Illegal] = deque()
         self._pieces: deque[tuple[int, pa.Table]] = (
             deque()
@@ -185,12 +183,10 @@ class TraceVerification:
         found = self._illegal.take(events)
         refused = {finding.row: finding.error for finding in reversed(found) if finding.refused}
         following = list(lines(events, self.entries))
-        errors = (
-            [refused.get(row) for row in range(self._known, self._known + len(following))] if refused else []
-        )
-        self._ahead.extend(zip_longest(following, errors))
+        self._ahead.extend(following)
         if refused:
-            following = [line for line, error in zip(following, errors, strict=True) if error is None]
+            self._refused |= refused
+            following = [line for row, line in enumerate(following, self._known) if row not in refused]
         driver.look_ahead(following)
         self._pieces.append((self._known, events))
         self._found_ahead.extend(found)
@@ -200,7 +196,8 @@ class TraceVerification:
         """Feed the lines before row ``stop``."""
         ahead, found, before, watch = self._ahead, self._found_ahead, self._before, self._watch
         while self._fed < stop:
-            line, error = ahead.popleft()
+            line = ahead.popleft()
+            error = self._refused.pop(self._fed, None) if self._refused else None
             self._row_is_known = False
             while found and found[0].row <= self._fed:
                 self._row_is_known = True
