@@ -116,7 +116,7 @@ def test_what_set_up_and_runs_leave_behind_is_ignored() -> None:
     left_behind = [
         ".venv/x", ".venv.lock", ".dispatch-audit/warehouse/x", "dags/__pycache__/x.pyc", "spark-warehouse/x",
         "metastore_db/x", "derby.log", "pulsar_dispatch_audit.egg-info/x", ".hypothesis/x", ".mypy_cache/x",
-        ".ruff_cache/x", ".pytest_cache/x", "mlruns/x", ".env",
+        ".ruff_cache/x", ".pytest_cache/x", "mlruns/x", ".env", "secrets/x",
     ]  # fmt: skip
     done = subprocess.run(
         ["git", "-C", str(ROOT), "check-ignore", "--no-index", *left_behind],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,8 @@ class Airflow:
     @classmethod
     def login(cls, stack: Stack) -> Airflow:
         """Log in with the password of the stack."""
-        client = AirflowClient.login(stack.base, "admin", stack.secrets["AIRFLOW_ADMIN_PASSWORD"])
+        password = json.loads(stack.secret("airflow_passwords.json"))["admin"]
+        client = AirflowClient.login(stack.base, "admin", password)
         return cls(stack, client)
 
     def get(self, path: str) -> dict[str, Any]:

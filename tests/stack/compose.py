@@ -23,6 +23,8 @@ class Service:
     name: str
     is_ours: bool
     command: tuple[str, ...]
+    #: Names of the secret files that it may read.
+    secrets: tuple[str, ...]
     environment: Mapping[str, str]
     health: tuple[str, ...]
     after: Mapping[str, str]
@@ -50,7 +52,10 @@ def _service(name: str, found: Mapping[str, Any], variables: Mapping[str, str]) 
     return Service(
         name=name,
         is_ours=bool(OWN_IMAGE.match(found["image"])),
-        command=tuple(fill(str(word)) for word in found.get("command") or ()),
+        command=tuple(
+            fill(str(word)) for part in ("entrypoint", "command") for word in found.get(part) or ()
+        ),
+        secrets=tuple(found.get("secrets") or ()),
         environment=environment,
         health=tuple(fill(word) for word in health.get("test") or ()),
         after={other: how["condition"] for other, how in (found.get("depends_on") or {}).items()},

@@ -4,8 +4,8 @@ Replaced is only what a machine without containers needs: names of services by 1
 folders by those of this checkout. A service that ends is started again if the file says so.
 
 In place of the file's shared volume the home is a prefix in the object store, set as ``docs/operate.md`` says. Each service
-is a machine of its own: its folder has its home directory, its temporary files and Airflow's own files, and where this user
-may make mount namespaces, it cannot see the folders of the others.
+is a machine of its own. Its folder has its home directory, its temporary files, Airflow's own files and the secret files of
+the service. Where this user may make mount namespaces, it cannot see the folders of the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,10 @@ LISTENS = {
     "spark-worker": (8081,),
 }
 HOME_IN_IMAGE, CODE_IN_IMAGE = "/var/lib/dispatch-audit", "/opt/dispatch-audit"
+STORE_IN_IMAGE, SECRETS_IN_IMAGE = "/var/lib/object-store", "/run/secrets"
+#: Makes the files of the file's ``secrets:``.
+MAKE_SECRETS = ROOT / ".ci" / "image" / "secrets"
+CONNECTIONS = "airflow_connections.json"
 #: Bucket of the home; the file's own bucket has the recorded logs.
 BUCKET = "lake"
 HOME = f"s3://{BUCKET}/production"
@@ -91,31 +94,38 @@ class Stack:
             folder.mkdir(parents=True)
         self.not_apart = own_namespace.why_not(self.root / "probe")
         self.ports = {(name, port): free_port() for name, ports in LISTENS.items() for port in ports}
-        self.secrets = {
-            name: secrets.token_urlsafe(24)
-            for name in (
-                "POSTGRES_PASSWORD", "AIRFLOW_ADMIN_PASSWORD", "AIRFLOW_API_SECRET_KEY", "AIRFLOW_JWT_SECRET",
-                "OBJECT_STORE_KEY", "OBJECT_STORE_SECRET", "WEBHOOK_TOKEN",
-            )
-        }  # fmt: skip
-        self.secrets["AIRFLOW_FERNET_KEY"] = urlsafe_b64encode(os.urandom(32)).decode()
+        self.secret_files = self.root / "secrets"
+        subprocess.run([str(MAKE_SECRETS), str(self.secret_files)], check=True)
         self.webhook = Webhook(free_port())
         self.mail = MailCatcher(self.ports["mail", 1025])
-        self.postgres = Postgres(self.ports["postgres", 5432], self.secrets["POSTGRES_PASSWORD"])
+        self.postgres = Postgres(self.ports["postgres", 5432], self.secret("postgres_password"))
         #: The way to the home; the source of logs and the task logs are reached directly.
         self.door = Overloaded(self.ports["object-store", 7070])
-        hook = {
-            "conn_type": "http",
-            "host": f"http://{HOST}:{self.webhook.port}/hook/{self.secrets['WEBHOOK_TOKEN']}",
-        }
-        variables = self.secrets | {
+        self._add_connections()
+        self.secrets = secret_values(self.secret_files)
+        variables = {
             "DISPATCH_AUDIT_PORT": str(self.ports["api-server", 8080]),
-            "AIRFLOW_CONN_DISPATCH_AUDIT_WEBHOOK": json.dumps(hook),
             "DISPATCH_AUDIT_HOME_CONNECTION": "dispatch_audit_home",
             **self.further,
         }
         self.services = read_services(variables)
         self._before = {(process.pid, process.started) for process in processes()}
+
+    def secret(self, name: str) -> str:
+        """Return what a secret file holds."""
+        return (self.secret_files / name).read_text(encoding="utf-8")
+
+    def _add_connections(self) -> None:
+        """Add a webhook and the store of the home to the file of connections, as ``docs/operate.md`` says."""
+        file = self.secret_files / CONNECTIONS
+        connections = json.loads(file.read_text(encoding="utf-8"))
+        hook = f"http://{HOST}:{self.webhook.port}/hook/{secrets.token_urlsafe(24)}"
+        connections["dispatch_audit_webhook"] = {"conn_type": "http", "host": hook}
+        source = connections["dispatch_audit_source"]
+        connections["dispatch_audit_home"] = source | {
+            "extra": {"endpoint_url": self.door.url, "region_name": "us-east-1"}
+        }
+        file.write_text(json.dumps(connections), encoding="utf-8")
 
     @property
     def store(self) -> dict[str, str]:
@@ -123,8 +133,8 @@ class Stack:
         return {
             "AWS_ENDPOINT_URL": f"http://{HOST}:{self.ports['object-store', 7070]}",
             "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": self.secrets["OBJECT_STORE_KEY"],
-            "AWS_SECRET_ACCESS_KEY": self.secrets["OBJECT_STORE_SECRET"],
+            "AWS_ACCESS_KEY_ID": self.secret("object_store_key"),
+            "AWS_SECRET_ACCESS_KEY": self.secret("object_store_secret"),
         }
 
     @property
@@ -139,12 +149,16 @@ class Stack:
 
     # start ----------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start all services in the order of the file, each after the services it waits for are healthy or done."""
+    def start(self, only: Collection[str] = ()) -> None:
+        """Start the services in the order of the file, each after the services it waits for are healthy or done.
+
+        ``only``: services that are wanted, with those that they wait for; else all.
+        """
         # Orphans of killed services become children of this process, which can end them.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.webhook.start()
-        waiting = dict(self.services)
+        wanted = self._with_those_before(only or self.services)
+        waiting = {name: service for name, service in self.services.items() if name in wanted}
         while waiting:
             ready = [service for service in waiting.values() if not set(service.after) & set(waiting)]
             assert ready, f"services wait for each other: {sorted(waiting)}"
@@ -154,16 +168,21 @@ class Stack:
                 self._start(service)
                 del waiting[service.name]
         for name in ("api-server", "scheduler", "dag-processor", "triggerer", "spark-worker"):
-            self._wait_for(name, "service_healthy")
+            if name in wanted:
+                self._wait_for(name, "service_healthy")
+
+    def _with_those_before(self, names: Collection[str]) -> set[str]:
+        before = {other for name in names for other in self.services[name].after} - set(names)
+        return self._with_those_before({*names, *before}) if before else set(names)
 
     def _start(self, service: Service) -> None:
         if service.name == "postgres":
             self.postgres.start()
-            self.until(self._postgres_is_healthy, "Postgres", 60)
+            self.until(self.postgres_is_healthy, "Postgres", 60)
             self.postgres.create_database()
         elif service.name == "object-store":
             (self.stored / BUCKET).mkdir(parents=True)
-            self._launch(service, service.name, self._object_store())
+            self._launch(service, service.name)
         elif service.name == "mail":
             self.mail.start()
         elif service.name == "object-store-volume":
@@ -174,11 +193,13 @@ class Stack:
                 name = service.name if service.replicas == 1 else f"{service.name}-{number}"
                 for port in LISTENS.get(service.name, ()) if name != service.name else ():
                     self.ports[name, port] = free_port()
-                self._launch(service, name, None)
+                self._launch(service, name)
 
-    def _launch(self, service: Service, name: str, command: list[str] | None) -> None:
-        words = command or [self.text(word, name) for word in self._arguments(service, name)]
+    def _launch(self, service: Service, name: str) -> None:
+        words = [self.text(word, name) for word in self._arguments(service, name)]
         environment = self.environment(service, name)
+        for secret in service.secrets:
+            self._give_secret(secret, self.secrets_of(name), name)
         log = self.logs / f"{name}.log"
         self.running[name] = Running(
             name, service, words, environment, log, self._spawn(name, words, environment, log)
@@ -201,6 +222,15 @@ class Stack:
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
         return folder
 
+    def secrets_of(self, name: str) -> Path:
+        """Return the folder with the secret files of a service."""
+        return self.machine(name) / "secrets"
+
+    def _give_secret(self, secret: str, folder: Path, name: str) -> None:
+        """Copy a secret file for a service, with the addresses of this machine."""
+        folder.mkdir(exist_ok=True)
+        (folder / secret).write_text(self.text(self.secret(secret), name), encoding="utf-8")
+
     def inside(self, name: str, words: list[str]) -> list[str]:
         """Return the command that runs ``words`` on the machine of a service."""
         if self.not_apart is not None:
@@ -219,9 +249,11 @@ class Stack:
 
         machine = self.machine("scheduler") / "driver"
         (machine / "tmp").mkdir(parents=True, exist_ok=True)
+        self._give_secret("spark-defaults.conf", machine / "secrets", "scheduler")
+        inside = self.machines / "driver"
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-        settings = [f"{name}={value}" for name, value in _private(self.machines / "driver").items()]
-        command = ["env", *settings, str(submit)]
+        variables = _private(inside) | {"SPARK_CONF_DIR": str(inside / "secrets")}
+        command = ["env", *(f"{name}={value}" for name, value in variables.items()), str(submit)]
         words = own_namespace.command_line(machine, command, inside="driver", keep=self._kept())
         script = self.given / "spark-submit"
         script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
@@ -255,7 +287,10 @@ class Stack:
             key: HOST if key == "SPARK_LOCAL_HOSTNAME" else self.text(value, name)
             for key, value in {**service.environment, **self._home(service)}.items()
         }
-        paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        if service.name == "object-store":
+            given["VGW_QUIET"] = "true"
+        programs = (str(Path(file).parent) for file in (sys.executable, program()))
+        paths = os.pathsep.join([*programs, os.environ.get("PATH", os.defpath)])
         return {
             **brought,
             "PATH": paths,
@@ -270,12 +305,8 @@ class Stack:
         """Return what replaces the shared volume in a service of Airflow, as ``docs/operate.md`` says."""
         if "DISPATCH_AUDIT_HOME" not in service.environment:
             return {}
-        extra = {"endpoint_url": self.door.url, "region_name": "us-east-1"}
-        login, password = self.secrets["OBJECT_STORE_KEY"], self.secrets["OBJECT_STORE_SECRET"]
-        connection = {"conn_type": "aws", "login": login, "password": password, "extra": extra}
         return {
             "DISPATCH_AUDIT_HOME": HOME,
-            "AIRFLOW_CONN_DISPATCH_AUDIT_HOME": json.dumps(connection),
             "AIRFLOW__LOGGING__REMOTE_LOGGING": "True",
             "AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"s3://{BUCKET}/task-logs",
             "AIRFLOW__LOGGING__REMOTE_LOG_CONN_ID": "dispatch_audit_source",
@@ -286,6 +317,8 @@ class Stack:
         if value.startswith("{"):
             return json.dumps(self._connection(json.loads(value), name))
         own = {port: native for (owner, port), native in self.ports.items() if owner == name}
+        if re.fullmatch(r":\d+", value):  # all addresses of a container
+            return f"{HOST}:{own[int(value[1:])]}"
         if value.isdecimal():
             others = {port: native for (_owner, port), native in self.ports.items()}
             return str((others | own).get(int(value), value))
@@ -298,7 +331,15 @@ class Stack:
 
         names = "|".join(map(re.escape, (*self.services, HOST)))
         value = re.sub(rf"(?<![\w.-])(?P<host>{names}):(?P<port>\d+)", address, value)
-        return value.replace(HOME_IN_IMAGE, str(self.machine(name))).replace(CODE_IN_IMAGE, str(ROOT))
+        folders = {
+            HOME_IN_IMAGE: self.machine(name),
+            CODE_IN_IMAGE: ROOT,
+            STORE_IN_IMAGE: self.stored,
+            SECRETS_IN_IMAGE: self.secrets_of(name),
+        }
+        for in_image, folder in folders.items():
+            value = value.replace(in_image, str(folder))
+        return value
 
     def _connection(self, found: Any, name: str) -> Any:
         if isinstance(found, dict):
@@ -307,10 +348,6 @@ class Stack:
                 return found | {"host": HOST, "port": native}
             return {key: self._connection(value, name) for key, value in found.items()}
         return self.text(found, name) if isinstance(found, str) else found
-
-    def _object_store(self) -> list[str]:
-        listen = ["--port", f"{HOST}:{self.ports['object-store', 7070]}", "--health", "/health", "--quiet"]
-        return [program(), *listen, "posix", str(self.stored)]
 
     # health ---------------------------------------------------------------------------------------------------------
 
@@ -350,7 +387,8 @@ class Stack:
         del self.running[name]
         return True
 
-    def _postgres_is_healthy(self) -> bool:
+    def postgres_is_healthy(self) -> bool:
+        """Run the database's own health check."""
         done = subprocess.run(
             self.services["postgres"].health[1].replace("--dbname airflow", "--dbname postgres"),
             shell=True,
@@ -428,6 +466,15 @@ class Stack:
                 return [child for child in found if (child.pid, child.started) not in self._before]
             ours |= {child.pid for child in new}
             found += new
+
+
+def secret_values(folder: Path) -> dict[str, str]:
+    """Return the secrets in the files of a folder: all words of 32 characters and more, by file and number."""
+    return {
+        f"{file.name}[{number}]": word
+        for file in sorted(folder.iterdir())
+        for number, word in enumerate(re.findall(r"[\w-]{32,}=?", file.read_text(encoding="utf-8")))
+    }
 
 
 def _private(machine: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -215,12 +216,34 @@ def test_no_service_sees_the_folder_of_another(scene: Scene) -> None:
     assert len(spaces) == len(stack.running) + 1
 
 
+def test_no_secret_is_in_a_variable_or_on_a_command_line(scene: Scene) -> None:
+    """The object store reads its keys from variables only, so its own start puts them there."""
+    stack = scene.stack
+    given = [running.child.pid for running in stack.running.values() if running.name != "object-store"]
+    assert shown(stack, given, "environ") == []
+    assert shown(stack, [running.child.pid for running in stack.running.values()], "cmdline") == []
+
+
+def shown(stack: Stack, pids: list[int], what: str) -> list[tuple[str, int]]:
+    """Return which secrets stand in the environment or command line of processes and their descendants."""
+    everyone, family = processes(), set(pids)
+    while new := {child.pid for child in everyone if child.parent in family} - family:
+        family |= new
+    found = []
+    for pid in family:
+        with suppress(OSError):  # it has ended
+            text = Path(f"/proc/{pid}/{what}").read_bytes()
+            found += [(name, pid) for name, value in stack.secrets.items() if value.encode() in text]
+    return found
+
+
 def test_the_schedule_audits_the_last_day_through_spark_submit(scene: Scene) -> None:
     scene.airflow.client.set_paused(DAG, paused=False)
     found = scene.stack.until(lambda: scene.airflow.runs("scheduled"), "a run of the schedule", 120)
     assert [run["data_interval_start"][:10] for run in found] == [scene.start(SCHEDULED).date().isoformat()]
     stack = scene.stack
     worker, executor = stack.until(lambda: executor_at_work(stack), "an executor", RUN_S, every_s=0.1)
+    assert shown(stack, [os.getpid()], "cmdline") == []
     if stack.not_apart is None:
         home = f"HOME={stack.machines / 'driver'}"
         driver = next(child for child in processes() if child.has_environment(home))
@@ -449,8 +472,9 @@ def is_of_a_table(path: Path) -> bool:
     return path.suffix == ".parquet" or path.name == "_delta_log"
 
 
-#: Files that must contain a secret: the login's own.
-HOLDS_SECRETS = {"passwords.json"}
+def holds_secrets(path: Path) -> bool:
+    """Return True for the secret files, and the file of the login's own passwords."""
+    return path.parent.name == "secrets" or path.name == "passwords.json"
 
 
 def test_no_secret_stands_in_anything_that_was_written(scene: Scene) -> None:
@@ -458,7 +482,7 @@ def test_no_secret_stands_in_anything_that_was_written(scene: Scene) -> None:
     secrets = {name: value.encode() for name, value in scene.stack.secrets.items()}
     found, files = [], 0
     for path in scene.stack.root.rglob("*"):
-        if not path.is_file() or path.is_symlink() or path.name in HOLDS_SECRETS:
+        if not path.is_file() or path.is_symlink() or holds_secrets(path):
             continue
         files += 1
         content = path.read_bytes()
