@@ -53,7 +53,7 @@ USERS_FILES = {
 class Environment:
     """A virtual environment with the wheel and some of its extras."""
 
-    def __init__(self, folder: Path, wheel: Path, extras: str) -> None:
+    def __init__(self, folder: Path, wheel: Path, extras: str, *more: str) -> None:
         self.folder = folder
         self.variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith(OWN)},
@@ -67,7 +67,7 @@ class Environment:
         else:
             self._must(python, "-m", "venv", str(folder))
             install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        self._must(*install, "-c", str(CONSTRAINTS), requirement)
+        self._must(*install, "-c", str(CONSTRAINTS), requirement, *more)
 
     def run(self, command: str, *arguments: str, timeout_s: int = 3600) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in its folder."""
