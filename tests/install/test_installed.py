@@ -29,7 +29,9 @@ RECORDING = "designed-negative-acks-ch"
 #: Of a message in the recording.
 POSITION = "11:1"
 DAY = "2026-11-21"
-DAGS = ["dispatch_audit", "dispatch_audit_maintenance", "dispatch_what_if"]
+#: The logical date of a run that audits ``DAY``: without a schedule that is the last day that has ended.
+NEXT_DAY = "2026-11-22"
+DAGS = ["dispatch_audit", "dispatch_audit_alerts", "dispatch_audit_maintenance", "dispatch_what_if"]
 #: Variables of this environment that would lead the new one back to this checkout.
 OWN = ("AIRFLOW", "DISPATCH_AUDIT", "NUMBA", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV")
 
@@ -194,8 +196,7 @@ def test_airflow_finds_the_plugin_without_a_plugins_folder(airflow):
 
 
 def test_the_dag_audits_the_sample(airflow):
-    conf = json.dumps({"interval_start": f"{DAY}T00:00:00Z"})
-    done = airflow.run("airflow", "dags", "test", "dispatch_audit", "--conf", conf)
+    done = airflow.run("airflow", "dags", "test", "dispatch_audit", NEXT_DAY)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-20_000:]
     code = (
         "import json, sys; from datetime import datetime, UTC; from dispatch_airflow.home import Home;"
