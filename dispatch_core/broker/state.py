@@ -388,7 +388,7 @@ def save(st: State, low: int, high: int, *, all_hashes: bool = False) -> Saved:
 
 def _listed(st: State) -> npt.NDArray[np.int32]:
     """Return ``drain_listed`` with a row for each hash."""
-    return st.drain_listed.reshape(len(st.hash_owner), -1)
+    return st.drain_listed.reshape(len(st.hash_owner), len(st.permits) // LISTED_BITS + 1)
 
 
 def restore(st: State, saved: Saved) -> None:
