@@ -111,9 +111,10 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         Empty if no read is possible. Source: calculateToRead, getRandomConsumer.
         """
         st, slots = self.state, self._connected_slots()
-        total = max(int(st.s[st_.TOTAL_PERMITS]), int(permits.first_available_permits(st)))
-        if total <= 0 or not permits.first_available_permits(st):
+        first = int(permits.first_available_permits(st))
+        if first <= 0:
             return []
+        total = max(int(st.s[st_.TOTAL_PERMITS]), first)
         averages = {1}
         if self.profile.settings["preciseDispatcherFlowControl"]:
             averages = {max(permits.messages_per_entry(float(st.average[slot])), 1) for slot in slots}

@@ -105,11 +105,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if self.core.trims_in_attempts() and (self._moves_under_way() or self.core.overtaken()):
             self._take_acks_before_trim(self._within(window.end))
         recorded = self._attempt_lines(window, including=including)
-        rated, limited = (
-            self._rate_may_hold(),
-            list[Difference](),
-        )  # decisions that a rate, or chance, explains
-
+        rated = self._rate_may_hold()
+        limited: list[Difference] = []  # decisions that a rate, or chance, explains
         pauses = self._pauses(recorded)
 
         def decide(between: Between) -> Read:

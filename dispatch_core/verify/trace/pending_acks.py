@@ -62,10 +62,8 @@ class PendingAcksDriver(RacingDriver):
         self._requests: dict[int, deque[tuple[int, Line]]] = {}
         self._releases = Releases(tracked=tracked)
         self._removals_logged = facts.removals_logged
-        self._refused: tuple[int, list[tuple[int, int]]] = (
-            -1,
-            [],
-        )  # see ``refused_now``, with the index of the line
+        # See ``refused_now``, with the index of the line.
+        self._refused: tuple[int, list[tuple[int, int]]] = (-1, [])
 
     def _ahead_redeliver(self, at: int, line: Line) -> None:
         """See ``Driver``."""

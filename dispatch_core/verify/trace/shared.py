@@ -28,7 +28,6 @@ from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerif
 from dispatch_core.verify.trace.races import Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION
 from dispatch_core.verify.trace.shown_state import Charge, Counters
 from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
@@ -135,17 +134,6 @@ class SharedVerifier(MultipleConsumersVerifier):
                 what = f"the end of the connection of consumer {consumer}"
                 waiting[_BROKEN - consumer] = [Command(removal.seq, consumer, what, breaks=True)]
         return waiting, late
-
-    def _removal_ahead(self, consumer: int) -> Line | None:
-        """Return the line of a removal that comes soon, if its connection has no command before it."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
-            if line.t_us - self._line.t_us > HELD_UP_US:
-                break
-            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
-                break
-            if line.consumer == consumer and line.kind == "consumer_removing":
-                return line
-        return None
 
     def break_connection(self, command: Command) -> None:
         """See ``RacingDriver``."""

@@ -313,14 +313,21 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
         Source: Consumer.getAvailablePermits, ServerCnx.isActive.
         """
+        removal = self._removal_ahead(consumer)
+        if removal is None:
+            return []
+        return [c._replace(connected=False, racing=removal.seq) for c in found]
+
+    def _removal_ahead(self, consumer: int) -> Line | None:
+        """Return the line of a removal that comes soon, if its connection has no command before it."""
         for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
             if line.t_us - self._line.t_us > HELD_UP_US:
                 break
             if line.consumer == consumer and line.kind in OF_A_CONNECTION:
                 break
             if line.consumer == consumer and line.kind == "consumer_removing":
-                return [c._replace(connected=False, racing=line.seq) for c in found]
-        return []
+                return line
+        return None
 
     def _with_other_block(
         self, consumer: int, found: list[Counters], lowered: dict[int, int], early: dict[int, int]
