@@ -13,6 +13,7 @@ import pytest
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
 from tests.dispatch_core.logs_without_trace import stripped
+from tests.sample import WHOLE, some
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 START, END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
@@ -34,7 +35,7 @@ def judged(folder: str) -> tuple[str, dict[str, int], Counter[str]]:
 
 
 def test_no_delivery_of_a_real_broker_differs_from_its_rule() -> None:
-    folders = [str(source.folder) for source in find_recordings([RECORDINGS])]
+    folders = some((str(source.folder) for source in find_recordings([RECORDINGS])), 3)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         found = list(workers.map(judged, folders, chunksize=8))
     divergent = [name for name, counts, _ in found if counts["divergent"]]
@@ -44,7 +45,7 @@ def test_no_delivery_of_a_real_broker_differs_from_its_rule() -> None:
         total.update(counts)
         reasons.update(why)
     assert divergent == []
-    assert total["decisions"] > 700_000
+    assert total["decisions"] > (700_000 if WHOLE else 60_000)
     assert total["uncertain"] < total["decisions"] / 500
     # Only what reads, and acknowledgements of parts of batches, could tell.
     explained = {
