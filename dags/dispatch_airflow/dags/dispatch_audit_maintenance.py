@@ -134,7 +134,8 @@ def dispatch_audit_maintenance() -> None:
     @task_group(prefix_group_id=False)
     def maintain(namespace: str, kept: dict[str, int | None]) -> None:
         """Maintain the folders of one source."""
-        verify(namespace) >> retain(namespace, kept) >> compact(namespace)
+        # By name: map_index_template reads it from op_kwargs.
+        verify(namespace=namespace) >> retain(namespace=namespace, kept=kept) >> compact(namespace=namespace)
 
     @step(retries=1, retry_delay=timedelta(seconds=30))
     def remove_task_logs(params: dict[str, Any]) -> dict[str, Any]:
