@@ -343,10 +343,15 @@ def _index(span: Interval, lines: Iterable[_Line]) -> str:
     return "\n".join(
         [
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
             f"<title>Dispatch reports {span.name}</title>",
             "<style>body { font: 15px/1.6 system-ui, sans-serif; margin: 24px } td, th { text-align: left; "
-            "padding: 2px 18px 2px 0; overflow-wrap: anywhere; vertical-align: top } "
+            "padding: 2px 18px 2px 0; vertical-align: top } th, td:first-child { white-space: nowrap } "
+            "td { overflow-wrap: anywhere; min-width: 6.5em } td:first-child { min-width: 0 } "
+            # On a narrow screen a subscription is a block of lines.
+            "@media (max-width: 640px) { th { display: none } td { display: block; min-width: 0 } "
+            "tr { display: block } tr + tr { padding: 8px 0; border-top: 1px solid #d0d4d9 } } "
             ".FAIL { color: #b01020; font-weight: 600 } .PASS { color: #0a6b2d } "
             ".UNKNOWN { color: #8a5a00; font-weight: 600 }</style></head><body>",
             f"<h1>Dispatch reports, {span.name}</h1>",
