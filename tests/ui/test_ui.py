@@ -1,4 +1,4 @@
-"""Airflow's pages in a browser: a backfill over three days, its verdicts, reports and Data Docs, and a what-if.
+"""Airflow's pages in a browser: a backfill over three days, its verdicts, reports and Data Docs, a what-if, maintenance.
 
 The tests build on each other and go in this order.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.slow]
 
-AUDIT, WHAT_IF = "dispatch_audit", "dispatch_what_if"
+AUDIT, WHAT_IF, MAINTENANCE = "dispatch_audit", "dispatch_what_if", "dispatch_audit_maintenance"
 #: Runs of a backfill come one after the other, with the schedule's run between them.
 RUNS_MS = 1_800_000
 
@@ -180,3 +180,19 @@ def test_a_what_if_is_filled_in_and_its_comparison_opens(pages: Pages) -> None:
     body.get_by_text("classic-ch").first.wait_for()
     pages.picture("comparison")
     assert "rolling-restart" in body.inner_text()
+
+
+def test_maintenance_is_triggered_from_the_form_and_every_task_succeeds(pages: Pages) -> None:
+    _page, dialog = trigger_dialog(pages, MAINTENANCE)
+    dialog.get_by_role("button", name="Days to keep").click()
+    pages.picture("maintenance")
+    dialog.get_by_role("button", name="Trigger", exact=True).click()
+    dialog.wait_for(state="hidden")
+    # Switched on, the DAG also runs for the last Sunday.
+    found = pages.api(f"dags/{MAINTENANCE}/dagRuns")["dag_runs"]
+    (run,) = (run for run in found if run["run_type"] == "manual")
+    assert state_of(pages, MAINTENANCE, run["dag_run_id"]) == "Success"
+    pages.picture("maintained")
+    tasks = pages.api(f"dags/{MAINTENANCE}/dagRuns/{run['dag_run_id']}/taskInstances")["task_instances"]
+    assert {task["state"] for task in tasks} == {"success"}
+    assert {"verify", "retain", "compact"} <= {task["task_id"] for task in tasks}
