@@ -75,7 +75,7 @@ _EXPLAIN: Final[Mapping[str, tuple[str, ...]]] = {
     "divergence": (*_HOLD, *_LEAVE_OUT),
 }
 #: Stalls for these reasons are what the rule itself does; nothing else is needed to explain them.
-_UNEXPLAINED_STALL: Final = (None, "replay_order")
+_UNEXPLAINED_STALL: Final = (None, "replay_order", "no_read")
 _EVER_US: Final = 1 << 62
 #: Kinds of findings that a behaviour in force leaves open; of the others the audit knows what it explains.
 _LEFT_OPEN_BY: Final = ("out_of_order", "duplicate_after_ack")

@@ -112,9 +112,18 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         return self._no_rules if self._fold is None else self._fold.not_judged
 
+    @property
+    def knows_stalls(self) -> bool:
+        """See ``Judge``."""
+        return self._fold is not None and self._fold.knows_stalls
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.profile is not None and self.profile.is_shared
+
     def never_sent(self, *, single_active: bool) -> SkippedEntries:
         """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed."""
-        by_rules = self._fold is not None and not single_active
+        by_rules = self._fold is not None and not single_active and not self._is_shared
         return SkippedEntries(certain=single_active or by_rules, by_rules=by_rules)
 
     def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:
@@ -124,6 +133,10 @@ class WithoutTraceJudge(Judge):
         judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines)))
         self._fold.not_owed = self._not_owed(audit)
         self._fold.begins_at_checkpoint = begins_at_checkpoint(audit.window)
+        if self._is_shared:
+            if self._fold.wait_tracker is not None:
+                self._ended_waits += self._fold.wait_tracker.take()
+            return None
         self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
@@ -173,7 +186,7 @@ class WithoutTraceJudge(Judge):
 
     def position(self, audit: AuditFold) -> DispatcherPosition:
         """See ``Judge``."""
-        if self._fold is None or not self._begun:
+        if self._fold is None or not self._begun or self._is_shared:
             return DispatcherPosition()
         entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
         shown = subscription_stats(

@@ -41,6 +41,7 @@ from dispatch_core.audit.deliveries.layout import (
 from dispatch_core.audit.deliveries.operations import ADDED, REMOVED, Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import SampledWait
 
 #: An entry that nothing holds is sent within this time; a call of an administrator takes about as long.
@@ -157,7 +158,7 @@ class PossibleMoves:
     def _judged(self, finding: Finding, passed: _Passed, first_lines: Mapping[str, int | None]) -> Finding:
         if finding.uncertain or not finding.positions:
             return finding
-        if finding.kind == "never_delivered":
+        if finding.kind == "never_delivered" or finding.reason == NO_READ:
             may = all(
                 first_lines.get(position) is not None or passed.unsent(position) is not None
                 for position in finding.positions
