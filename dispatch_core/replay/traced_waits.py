@@ -133,6 +133,7 @@ class TracedWaits:
             last=last,
             first=self._first,
             again_below=again_below,
+            changed_us=None if self._line is None else self._line.t_us,
             reads=self._reads.pending(core),
         )
 

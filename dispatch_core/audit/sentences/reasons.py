@@ -131,7 +131,7 @@ def why(cause: Cause) -> str:
         case "no_read":
             return (
                 "nothing was read, although a connected consumer had permits and no rule held it back"
-                f"{'' if cause.reads is None else f' ({cause.reads})'}"
+                f"{'' if cause.reads is None else f'; {cause.reads}'}"
             )
         case "dispatch_rate":
             return "a dispatch rate was in force, and the messages sent by then used it up"

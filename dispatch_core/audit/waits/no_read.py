@@ -37,7 +37,7 @@ Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries, Persiste
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,10 +47,10 @@ LOOK_AHEAD_FULL: Final = "look_ahead_full"
 NO_ATTEMPT: Final = "no_attempt"
 #: The classes, and what each means as a part of a sentence.
 CLASSES: Final[Mapping[str, str]] = {
-    LOST_READ: "a read that was issued and never completed (as in #26454)",
-    READ_AT_TAIL: "a normal read that waited behind the last stored entry while the replay set held work",
-    LOOK_AHEAD_FULL: "a replay set at its look-ahead limit (#23231) of which nothing was read again",
-    NO_ATTEMPT: "no read pending and none attempted (which unblockStuckSubscriptionEnabled looks for, #9789)",
+    LOST_READ: "a read was issued and had not completed, as in #26454",
+    READ_AT_TAIL: "a normal read waited behind the last stored entry while the replay set held work",
+    LOOK_AHEAD_FULL: "the replay set was at its look-ahead limit (#23231), and nothing of it was read again",
+    NO_ATTEMPT: "no read was pending and none was attempted, which unblockStuckSubscriptionEnabled looks for (#9789)",
 }
 
 #: Work for which others got something for longer than this, while nothing came for it, was passed over, microseconds.
@@ -82,7 +82,7 @@ class NoRead:
     """The part of a wait that lies in a stall.
 
     Attributes:
-        us: its length, microseconds; the stall may have begun up to one sample earlier.
+        us: its length, microseconds: at least so long, as something may have held it until the last line before a look.
         from_us: its beginning, microseconds since the epoch.
         after_seq: the last delivery before; 0 = there was none.
         hashes: number of hashes of which something waited in the stall at once.
@@ -182,18 +182,22 @@ def _those(may_be: Mapping[str, bool], wanted: bool) -> tuple[str, ...]:
 
 
 def described(reads: Reads) -> str:
-    """Return the class as the end of a sentence.
+    """Return the class as a part of a sentence.
 
     >>> described(Reads(shown="lost_read", seq=7))
-    'lost_read: a read that was issued and never completed (as in #26454), seq 7'
+    'this is lost_read: a read was issued and had not completed, as in #26454 (seq 7)'
+    >>> described(Reads(fits=("lost_read", "no_attempt"), cannot=("read_at_tail", "look_ahead_full")))
+    'of the known classes it may be lost_read (#26454) or no_attempt, it cannot be read_at_tail or look_ahead_full'
     """
     if reads.shown is not None:
-        return f"{reads.shown}: {CLASSES[reads.shown]}" + ("" if reads.seq is None else f", seq {reads.seq}")
+        at = "" if reads.seq is None else f" (seq {reads.seq})"
+        return f"this is {reads.shown}: {CLASSES[reads.shown]}{at}"
     if not reads.fits and not reads.cannot:
-        return "the trace shows no known class of such stalls"
-    text = "known classes that fit: " + _listed(reads.fits)
-    return text + (f"; that cannot be it: {', '.join(reads.cannot)}" if reads.cannot else "")
+        return "the trace shows none of the known classes"
+    text = f"of the known classes it may be {_any_of(reads.fits)}"
+    return text + (f", it cannot be {_any_of(reads.cannot)}" if reads.cannot else "")
 
 
-def _listed(classes: Iterable[str]) -> str:
-    return ", ".join(f"{name} ({CLASSES[name]})" for name in classes)
+def _any_of(classes: Sequence[str]) -> str:
+    named = [f"{name} (#26454)" if name == LOST_READ else name for name in classes]
+    return " or ".join(filter(None, (", ".join(named[:-1]), named[-1])))

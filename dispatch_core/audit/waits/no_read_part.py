@@ -41,7 +41,7 @@ def _counts(wait: SampledWait, stall: NoRead, limits: Limits, *, closed: bool) -
         return False
     if stall.us > 1000 * limits.stuck_subscription_ms:
         return True
-    at_the_end = closed and wait.until_seq is None and wait.never_sent > 0 and stall.us > GRACE_US
+    at_the_end = closed and wait.until_seq is None and stall.us > GRACE_US
     return at_the_end and (stall.hashes > 1 or stall.reads.shown is not None)
 
 

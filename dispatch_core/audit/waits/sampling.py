@@ -68,7 +68,7 @@ Rows = npt.NDArray[np.int64]
     MAYBE_LIMITED_US,  # by no gate, and perhaps by a limit in force
     ATTEMPTS,
     SILENT_US,  # the longest time in which its consumer was sent nothing meanwhile
-    FREE_SINCE_US,  # the sample since which no gate holds it or what waits before it at its consumer; 0 = one does
+    FREE_SINCE_US,  # since when no gate holds it, or only what waits before it at its consumer; 0 = one does
     NO_READ_US,  # the longest time in which it was free and nobody was sent anything
     NO_READ_FROM_US,  # when that began
     NO_READ_AFTER_US,  # the last delivery before
@@ -108,8 +108,9 @@ UNNAMED: Final = -1
     TICK_US,  # time between two samples; 0 = one before every step
     NEXT_US,  # when the next sample is due
     ANY_CONSUMER,  # 1 = nobody owns a hash: any consumer that is available will do (Shared)
-) = range(24)
-NUMBERS: Final = 24
+    CHANGED_US,  # the last line before: nothing has changed since
+) = range(25)
+NUMBERS: Final = 25
 
 #: Several consumers.
 _MANY: Final = -2
@@ -418,7 +419,7 @@ def _note_free(st: State, classic: bool, now: I64, rows: Rows, at: int, reason: 
     if not free:
         rows[at, FREE_SINCE_US] = 0
     elif rows[at, FREE_SINCE_US] == 0:
-        rows[at, FREE_SINCE_US] = now[T_US]
+        rows[at, FREE_SINCE_US] = now[CHANGED_US]
 
 
 @compiled

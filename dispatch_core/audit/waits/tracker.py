@@ -355,6 +355,7 @@ class WaitTracker:
         last: bool = False,
         first: int = 0,
         again_below: int = 0,
+        changed_us: int | None = None,
         reads: PendingReads | None = None,
     ) -> None:
         """Sample the dispatcher just before a line.
@@ -368,12 +369,14 @@ class WaitTracker:
             last: no consumer is connected after the line, so that no later sample shows what holds the entries.
             first: entries before it were not for the subscription.
             again_below: of Failover and Exclusive, entries below this one that are not acknowledged are to be sent again.
+            changed_us: time of the last line before, since which nothing has changed; ``None`` = not known.
             reads: the reads that are pending, as a trace shows them; ``None`` = the log has no trace.
         """
         st, now = core.state, self._now
         if last:
             self._grace_us = 0  # entries stored by then should have been sent
         at_.begin_sample(now, seq, t_us, self._grace_us)
+        now[at_.CHANGED_US] = now[at_.T_US] if changed_us is None else min(changed_us, int(now[at_.T_US]))
         self._aim(core, reason, slot, again_below)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)

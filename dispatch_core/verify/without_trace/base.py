@@ -263,7 +263,13 @@ class DispatcherFold(ABC):
         self.sample_begin(first)
         self.looks_us = t_us
         self.wait_tracker.sample(
-            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again_below=self.again_below()
+            self.core,
+            seq,
+            t_us,
+            reason=self.reason_of_all(),
+            first=first,
+            again_below=self.again_below(),
+            changed_us=self._latest_us,
         )
         waits = self.wait_tracker.take() + self.wait_tracker.finish(self.core)
         if self._sends or self.not_owed is None or self.begins_at_checkpoint:
@@ -526,6 +532,7 @@ class WaitSampler:
             since_us: the latest time of the operations before; a clock that goes back is taken to stand still.
         """
         self._tracker, self._batch, self.begin, self._numbers = wait_tracker, batch, begin, numbers
+        self._since_us = since_us
         # Up to where deliveries were reported; what a checkpoint names as pending was sent before the log begins.
         self._reported = 0 if batch.checkpoint is None else batch.checkpoint.count
         self._times = np.maximum(np.maximum.accumulate(batch.op_t_us), since_us)
@@ -578,6 +585,7 @@ class WaitSampler:
             reason=fold.reason_of_all(),
             last=last,
             again_below=fold.again_below(),
+            changed_us=int(self._times[at - 1]) if at else self._since_us,
         )
 
     def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:
