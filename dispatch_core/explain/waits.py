@@ -179,7 +179,7 @@ def episodes_of(
             continue  # sums of many entries, and entries that only had earlier ones before them
         if _lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).append(hold)
-    if record.history.single_active and by_hash:
+    if None in by_hash:  # only Key_Shared has hashes; elsewhere a hold concerns everything
         by_hash = {-1: [hold for found in by_hash.values() for hold in found]}
     near = {sticky: _Near(found, end_us) for sticky, found in by_hash.items()}
     parts: list[_Part] = []

@@ -42,6 +42,7 @@ from dispatch_core.verify.without_trace.base import BatchJudgement
 from dispatch_core.verify.without_trace.key_shared import (
     JUDGEMENTS,
     NOT_JUDGED,
+    NOT_STORED,
     RACE_US,
     CheckpointOperations,
     DispatcherFold,
@@ -257,7 +258,7 @@ class WithoutTraceJudge(Judge):
         ahead = _near(lines.ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0)
         return OperationBatch(
             dropped=dropped,
-            hashes=window.entry_hash[new].copy(),
+            hashes=self._hashes(window, new),
             num_messages=window.num_messages[new].astype(np.int64),
             stored_us=np.where(known[new], published[new] * 1000, 0),
             due_us=window.due_us if window.any_delayed else None,
@@ -285,6 +286,12 @@ class WithoutTraceJudge(Judge):
             if window.checkpoint_state is not None and audit.begins
             else None,
         )
+
+    def _hashes(self, window: LogWindow, new: slice) -> Ints:
+        """Return the sticky key hashes of new entries; of Shared, which has none, 0 for each entry that is stored."""
+        if self._is_shared:
+            return np.where(window.stored[new], np.int64(0), np.int64(NOT_STORED))
+        return window.entry_hash[new].copy()
 
     def _of_log(self, audit: AuditFold, judged: BatchJudgement) -> BatchJudgement:
         """Leave out what a checkpoint says was sent before the log begins."""

@@ -55,8 +55,8 @@ CLASSES: Final[Mapping[str, str]] = {
 
 #: Work for which others got something for longer than this, while nothing came for it, was passed over, microseconds.
 LEFT_US: Final = 50_000
-#: Commands and entries that came so shortly after the last delivery may belong to the rounds before the stall, and clocks of
-#: producers and broker differ by less, microseconds.
+#: Commands and entries that came so shortly after the last delivery may belong to the rounds before the stall, and what came so
+#: short a time ago may still have its effect. Clocks of producers and broker differ by less, microseconds.
 SETTLED_US: Final = 1_000_000
 
 
@@ -87,6 +87,7 @@ class NoRead:
         after_seq: the last delivery before; 0 = there was none.
         hashes: number of hashes of which something waited in the stall at once.
         reads: the state of reads.
+        is_last: nothing was sent behind it.
     """
 
     us: int
@@ -94,6 +95,7 @@ class NoRead:
     after_seq: int
     hashes: int
     reads: Reads
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ def shown(reads: PendingReads, *, stored: bool, replays: bool, full: bool, since
 
     Args:
         reads: the pending reads.
-        stored: an entry is stored from the read position on.
-        replays: something waits in the replay set.
+        stored: an entry has been stored from the read position on, for more than ``SETTLED_US``.
+        replays: something waits in the replay set, and nothing is stored from the read position on.
         full: the replay set is at its look-ahead limit.
         since_us: beginning of the stall, microseconds since the epoch.
 
@@ -149,8 +151,9 @@ class Dispatched:
     Attributes:
         skips_replays: a round may have the next scan of the replay set skipped without the cursor having more entries.
         may_be_full: the entries that wait are as many as the look-ahead limit; False where the dispatcher has no such limit.
-        new_work_alone: for some consumer with permits everything that waits was stored after the stall had begun.
-        commanded: a command that makes the broker attempt a read came after the stall had begun.
+        new_work_alone: for some consumer with permits everything that waits was stored after the stall had begun, and some
+            of it ``SETTLED_US`` ago.
+        commanded: a command that makes the broker attempt a read came after the stall had begun, ``SETTLED_US`` ago.
     """
 
     skips_replays: bool

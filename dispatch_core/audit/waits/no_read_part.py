@@ -22,9 +22,11 @@ _FREE = (None, "no_permits")
 def with_no_read_apart(waits: Iterable[SampledWait], limits: Limits, *, closed: bool) -> list[SampledWait]:
     """Return the waits, those apart that lie in a stall of more than ``stuck_subscription_ms``.
 
-    ``closed``: nothing will ever follow the log, so that a stall at its end does not end, however short it was, if more
-    than one hash waits in it or a trace shows what it is. Of one hash alone it would be no more than a message that was
-    left out. Entries of a key that went on are no part of a stall.
+    What waits must be of more than one key, or without a key, or a trace must show what the stall is: if a single key
+    waits and there is nothing else to send, only that key may be stuck. Entries of a key that went on are no part of a stall.
+
+    ``closed``: nothing will ever follow the log, so that a stall at its end does not end, however short it was. A single
+    entry may then be no more than a message that was left out.
     """
     found = []
     for wait in waits:
@@ -40,9 +42,19 @@ def _counts(wait: SampledWait, stall: NoRead, limits: Limits, *, closed: bool) -
     if wait.never_passed < wait.never_sent:
         return False
     if stall.us > 1000 * limits.stuck_subscription_ms:
+        return stall.reads.shown is not None or _of_no_single_key(wait, stall)
+    if not (closed and wait.until_seq is None and stall.is_last and stall.us > GRACE_US):
+        return False
+    several = stall.hashes > 1 or wait.entries > 1
+    return stall.reads.shown is not None or (several and _of_no_single_key(wait, stall))
+
+
+def _of_no_single_key(wait: SampledWait, stall: NoRead) -> bool:
+    """Check that what waits in a stall is of more than one key, or without one; of Shared, a key means nothing."""
+    is_shared = wait.hash is None and wait.waiting is None
+    if is_shared or stall.hashes > 1 or None in wait.keys:
         return True
-    at_the_end = closed and wait.until_seq is None and stall.us > GRACE_US
-    return at_the_end and (stall.hashes > 1 or stall.reads.shown is not None)
+    return wait.hash is None and (wait.entries > len(wait.keys) or len(set(wait.keys)) > 1)
 
 
 def _parts(wait: SampledWait, stall: NoRead) -> list[SampledWait]:
@@ -92,4 +104,5 @@ def _parts(wait: SampledWait, stall: NoRead) -> list[SampledWait]:
     if wait.until_t_us is not None and wait.until_t_us > until_us:
         return [others, in_stall]
     # The stall is its last part.
-    return [replace(others, until_seq=stall.after_seq, until_t_us=stall.from_us), in_stall]
+    until_seq = max(stall.after_seq, wait.from_seq)
+    return [replace(others, until_seq=until_seq, until_t_us=wait.from_t_us + others.waited_us), in_stall]

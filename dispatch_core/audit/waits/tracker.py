@@ -10,6 +10,7 @@ by consumer and reason, so that sums over all waits are complete.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
@@ -241,7 +242,8 @@ class WaitTracker:
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
         self._last_sent: dict[int, LastSent] = {}  # by consumer
         self._latest = _NEVER_SENT  # of all of them
-        self._commanded_us = -1  # the last command that makes the broker attempt a read
+        self._commanded_us = -1  # the last command that must have made the broker attempt a read …
+        self._commands: deque[int] = deque()  # … and the later ones
         self._stalls: dict[int, _Stall] = {}  # by the time of the delivery before
 
     def go_on(
@@ -311,7 +313,13 @@ class WaitTracker:
 
     def commanded(self, t_us: int) -> None:
         """Take the time of the last command that makes the broker attempt a read; call it before the next sample."""
-        self._commanded_us = max(self._commanded_us, t_us)
+        self._commands.append(t_us)
+        self._settle_commands(t_us)
+
+    def _settle_commands(self, t_us: int) -> None:
+        """Take the commands that must have had their effect by ``t_us``."""
+        while self._commands and self._commands[0] <= t_us - SETTLED_US:
+            self._commanded_us = max(self._commanded_us, self._commands.popleft())
 
     def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
         """Count that an entry of a hash was taken up and refused because the hash drains; call it after a sample."""
@@ -586,7 +594,12 @@ class WaitTracker:
         if stall is None or not stall.fresh:
             return None
         return NoRead(
-            row[at_.NO_READ_US], row[at_.NO_READ_FROM_US], stall.after_seq, stall.hashes, stall.reads
+            row[at_.NO_READ_US],
+            row[at_.NO_READ_FROM_US],
+            stall.after_seq,
+            stall.hashes,
+            stall.reads,
+            row[at_.NO_READ_AFTER_US] == self._latest.t_us,
         )
 
     def _note_stall(self, core: Core, reads: PendingReads | None) -> None:
@@ -601,7 +614,9 @@ class WaitTracker:
         stall.hashes = max(stall.hashes, len(free))
         stall.fresh = stall.fresh or bool(self._are_fresh(core, rows[free]).any())
         stall.reads = self._reads(core, rows, int(since_us.min()), reads)
-        longer = t_us - since_us > rows[free, at_.NO_READ_US]
+        # A later stall takes the place of a short one before it.
+        short = (rows[free, at_.NO_READ_US] < self._long_us) & (rows[free, at_.NO_READ_AFTER_US] != after.t_us)
+        longer = short | (t_us - since_us > rows[free, at_.NO_READ_US])
         chosen = free[longer]
         rows[chosen, at_.NO_READ_US] = t_us - since_us[longer]
         rows[chosen, at_.NO_READ_FROM_US] = since_us[longer]
@@ -619,8 +634,10 @@ class WaitTracker:
         behind = (ledger > rows[:, at_.LEDGER]) | (
             (ledger == rows[:, at_.LEDGER]) & (entry > rows[:, at_.ENTRY])
         )
-        left_us = self._latest.t_us - np.maximum(since_us, t_us)
-        fresh: npt.NDArray[np.bool_] = ~(behind & (t_us > since_us)) & (left_us <= LEFT_US)
+        # Of a consumer that others left behind, what is stored later waits behind that.
+        left_us = np.full(len(slots), -1, np.int64)
+        np.maximum.at(left_us, places, self._latest.t_us - np.maximum(since_us, t_us))
+        fresh: npt.NDArray[np.bool_] = ~(behind & (t_us > since_us)) & (left_us[places] <= LEFT_US)
         return fresh
 
     def _slots(self, core: Core, rows: at_.Rows) -> npt.NDArray[np.int64]:
@@ -639,22 +656,26 @@ class WaitTracker:
     def _reads(self, core: Core, rows: at_.Rows, since_us: int, reads: PendingReads | None) -> Reads:
         """Return the state of reads in a stall that began at ``since_us``; ``rows``: all waits that are open."""
         st, now = core.state, self._now
+        settled_us = int(now[at_.T_US]) - SETTLED_US
         own = isinstance(core, KeySharedDispatcher) and not isinstance(core, ClassicKeySharedDispatcher)
         if reads is not None:
             low, high = int(st.s[READ_POSITION]), int(now[at_.END])
-            owed = self._notes_of.owed_us[low:high] + GRACE_US <= now[at_.T_US]
-            stored = bool((owed & (st.deleted[low:high] == 0)).any())
+            owed_us = self._notes_of.owed_us[low:high][st.deleted[low:high] == 0]
+            stored = bool((owed_us <= settled_us).any())
+            # What was stored a moment ago may be on its way.
+            tail = not (owed_us <= now[at_.T_US]).any()
             full = own and bool(replay_set_is_full(st, 0))
-            replays = bool(st.s[N_REPLAY])
+            replays = tail and bool(st.s[N_REPLAY])
             return Reads(shown(reads, stored=stored, replays=replays, full=full, since_us=since_us), reads.seq)
+        self._settle_commands(int(now[at_.T_US]))
         slots, late = self._slots(core, rows), since_us + SETTLED_US
-        new = self._notes_of.owed_us[rows[:, at_.HEAD]] > late
-        free = slots[rows[:, at_.FREE_SINCE_US] > 0]
+        stored_us = self._notes_of.owed_us[rows[:, at_.HEAD]]
+        free = slots[(rows[:, at_.FREE_SINCE_US] > 0) & (stored_us <= settled_us)]
         facts = Dispatched(
             skips_replays=isinstance(core, ClassicKeySharedDispatcher)
             or (own and not st.s[LOOK_AHEAD_NEEDS_MORE]),
             may_be_full=own and int(look_ahead_limit(st)) <= int(now[at_.WAITING]),
-            new_work_alone=not np.isin(free, slots[~new]).all(),
+            new_work_alone=not np.isin(free, slots[stored_us <= late]).all(),
             commanded=self._commanded_us > late,
         )
         return fitting(facts)

@@ -91,7 +91,7 @@ class OperationBatch:
     """
 
     dropped: int
-    hashes: Ints  # sticky key hash of the new entries
+    hashes: Ints  # sticky key hash of the new entries; of Shared 0, or NOT_STORED
     num_messages: Ints
     settled: Ints  # ordinals that are acknowledged before the batch
     stored_us: Ints  # publish times of the new entries (ascending enough to be searched)

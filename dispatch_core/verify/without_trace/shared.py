@@ -24,7 +24,6 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.tables import SHARED_WITHOUT_TRACE
 from dispatch_core.verify.without_trace import rounds
 from dispatch_core.verify.without_trace.base import (
-    NOT_STORED,
     Array,
     DispatcherFold,
     Ints,
@@ -85,9 +84,7 @@ class SharedFold(DispatcherFold):
         return np.zeros(len(entries), np.int64)
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
-        # One hash for all: nothing keeps an order by key.
-        hashes = np.where(batch.hashes == NOT_STORED, NOT_STORED, 0)
-        self.core.extend(batch.dropped, hashes, batch.num_messages, len(self._numbers))
+        self.core.extend(batch.dropped, batch.hashes, batch.num_messages, len(self._numbers))
         self._settle(batch.settled)
         sampler = self._retain(batch)
         self._batched_entries = self._batched_entries or bool((batch.num_messages > 1).any())

@@ -206,7 +206,7 @@ def test_missing_lines_make_a_loss_uncertain(tmp_path: Path) -> None:
     assert (row["uncertain"], row["reason"]) == (True, "log_gap")
 
 
-def test_a_consumer_that_gets_nothing_of_several_keys_is_stuck(tmp_path: Path) -> None:
+def test_nobody_gets_anything_of_several_keys(tmp_path: Path) -> None:
     events = [
         *JOINED,
         at(1.1, sent(1, 0)),
@@ -214,9 +214,9 @@ def test_a_consumer_that_gets_nothing_of_several_keys_is_stuck(tmp_path: Path) -
         at(20, {"kind": "flow", "consumer": 1, "permits": 1}),
         at(21, removed(1)),
     ]
-    rows = found(log_of(tmp_path, ["a", "b", "c"], events), "stuck_consumer")
+    rows = found(log_of(tmp_path, ["a", "b", "c"], events), "stuck_subscription")
     assert [(row["reason"], row["consumers"], row["positions"]) for row in rows] == [
-        (None, [1], ["5:1", "5:2"])
+        ("no_read", [1], ["5:1", "5:2"])
     ]
 
 
@@ -297,7 +297,7 @@ def test_failover_finds_what_was_left_out_and_a_hand_over_that_took_too_long(tmp
 
 
 @pytest.mark.parametrize(
-    ("keys", "kind"), [(["k", "a", "a"], "stuck_key"), (["k", "a", "b"], "stuck_consumer")]
+    ("keys", "kind"), [(["k", "a", "a"], "stuck_key"), (["k", "a", "b"], "stuck_subscription")]
 )
 def test_failover_s_only_key_that_waits_is_the_key_s_trouble(
     tmp_path: Path, keys: list[str | None], kind: str
@@ -328,7 +328,7 @@ def asked_again(then: list[Event], *, by: int = 1) -> list[Event]:
 
 
 @pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Key_Shared"])
-@pytest.mark.parametrize(("key", "found_as"), [("b", "stuck_key"), (None, "stuck_consumer")])
+@pytest.mark.parametrize(("key", "found_as"), [("b", "stuck_key"), (None, "stuck_subscription")])
 @pytest.mark.parametrize("ended", [True, False])
 def test_an_entry_that_is_asked_for_again_and_does_not_come_is_stuck(
     tmp_path: Path, kind: str, key: str | None, found_as: str, ended: bool
@@ -389,9 +389,9 @@ def test_what_all_consumers_left_unacknowledged_waits_for_the_next_one(tmp_path:
     assert (row["kind"], row["key"], row["consumers"]) == ("stuck_key", "b", [3])
 
 
-@pytest.mark.parametrize(("others", "kind"), [(False, "stuck_consumer"), (True, "stuck_key")])
+@pytest.mark.parametrize(("others", "kind"), [(False, "stuck_subscription"), (True, "stuck_key")])
 def test_an_entry_without_a_key_that_came_late_is_found(tmp_path: Path, others: bool, kind: str) -> None:
-    """It is its consumer's trouble if that was sent nothing else meanwhile."""
+    """Nothing was read if nothing else was sent meanwhile."""
     events = [
         *JOINED,
         at(1.1, sent(1, 0)),
