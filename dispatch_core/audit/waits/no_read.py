@@ -7,7 +7,9 @@ what waits before it at a consumer that has permits. That alone is no proof: a m
 way once the others have been sent. So a stall needs *fresh* work, which the dispatcher has not passed over:
 
 * nothing behind it was sent to its consumer while no gate held it;
-* others got nothing for longer than ``LEFT_US`` while it waited so and its consumer got nothing.
+* others got nothing for longer than ``LEFT_US`` while it waited so and its consumer got nothing;
+* without a trace, its consumer holds nothing unacknowledged (of Shared: one with permits does). Otherwise a limit of
+  unacknowledged messages may hold it that a policy sets and the log does not show.
 
 Example: 3:7 is for w1, which has permits, and 3:8 for w2. At 12:00:00 w1 gets 3:6, the last delivery. 3:7 and 3:8 wait, no
 gate is closed, and at 12:00:10 nothing has come: a stall of ten seconds. Had w2 got 3:8, and 3:9 a second later, then only
@@ -55,8 +57,8 @@ CLASSES: Final[Mapping[str, str]] = {
 
 #: Work for which others got something for longer than this, while nothing came for it, was passed over, microseconds.
 LEFT_US: Final = 50_000
-#: Commands and entries that came so shortly after the last delivery may belong to the rounds before the stall, and what came so
-#: short a time ago may still have its effect. Clocks of producers and broker differ by less, microseconds.
+#: Commands and entries that came so shortly after the last delivery may belong to the rounds before the stall, and what
+#: came so short a time ago may still have its effect. Clocks of producers and broker differ by less, microseconds.
 SETTLED_US: Final = 1_000_000
 
 

@@ -23,7 +23,7 @@ def with_no_read_apart(waits: Iterable[SampledWait], limits: Limits, *, closed: 
     """Return the waits, those apart that lie in a stall of more than ``stuck_subscription_ms``.
 
     What waits must be of more than one key, or without a key, or a trace must show what the stall is: if a single key
-    waits and there is nothing else to send, only that key may be stuck. Entries of a key that went on are no part of a stall.
+    waits and there is nothing else to send, only that key may be stuck. Entries of a key that went on are no part of it.
 
     ``closed``: nothing will ever follow the log, so that a stall at its end does not end, however short it was. A single
     entry may then be no more than a message that was left out.

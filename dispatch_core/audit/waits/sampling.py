@@ -320,9 +320,9 @@ def sample(
                 lasted,
             )
         _add(rows, at, st.num_messages[entry] + WIDE, lasted)
-        if (rows[at, REASON] == OPEN or rows[at, REASON] == now[LIMITED_BY]) and now[GIVEN] < 0:
-            if st.hash_owner[hash_id] != NOBODY:
-                taken[st.hash_owner[hash_id]] += 1
+        owner, free = st.hash_owner[hash_id], rows[at, REASON] == OPEN or rows[at, REASON] == now[LIMITED_BY]
+        if free and now[GIVEN] < 0 and owner != NOBODY:
+            taken[owner] += 1
         rank += 1
     at = now[OPEN_ROWS] - 1
     while at >= 0:

@@ -23,7 +23,16 @@ from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits import sampling as at_
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
-from dispatch_core.audit.waits.no_read import LEFT_US, SETTLED_US, Dispatched, NoRead, PendingReads, Reads, fitting, shown
+from dispatch_core.audit.waits.no_read import (
+    LEFT_US,
+    SETTLED_US,
+    Dispatched,
+    NoRead,
+    PendingReads,
+    Reads,
+    fitting,
+    shown,
+)
 from dispatch_core.audit.waits.notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
 from dispatch_core.audit.waits.reasons import REASONS
 from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE, replay_set_is_full
@@ -32,9 +41,26 @@ from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.permits import look_ahead_limit
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.state import I64, LOOK_AHEAD_NEEDS_MORE, N_REPLAY, NOBODY, READ_POSITION, State
+from dispatch_core.broker.state import (
+    I64,
+    LOOK_AHEAD_NEEDS_MORE,
+    N_CONSUMERS,
+    N_REPLAY,
+    NOBODY,
+    READ_POSITION,
+    State,
+)
 
-__all__ = ["MOST_POSITIONS", "Key", "LastSent", "SampledWait", "WaitTracker", "Window", "tick_of", "tracker_for"]
+__all__ = [
+    "MOST_POSITIONS",
+    "Key",
+    "LastSent",
+    "SampledWait",
+    "WaitTracker",
+    "Window",
+    "tick_of",
+    "tracker_for",
+]
 
 #: ``doubt`` of a wait: only a producer's clock says that its entries were for the subscription.
 CLOCKS_DIFFER: Final = "clocks_differ"
@@ -612,10 +638,16 @@ class WaitTracker:
             return
         stall = self._stalls.setdefault(after.t_us, _Stall(after.seq))
         stall.hashes = max(stall.hashes, len(free))
-        stall.fresh = stall.fresh or bool(self._are_fresh(core, rows[free]).any())
+        if not stall.fresh:
+            fresh = self._are_fresh(core, rows[free])
+            if reads is None:
+                fresh &= self._holds_nothing(core, self._slots(core, rows[free]))
+            stall.fresh = bool(fresh.any())
         stall.reads = self._reads(core, rows, int(since_us.min()), reads)
         # A later stall takes the place of a short one before it.
-        short = (rows[free, at_.NO_READ_US] < self._long_us) & (rows[free, at_.NO_READ_AFTER_US] != after.t_us)
+        short = (rows[free, at_.NO_READ_US] < self._long_us) & (
+            rows[free, at_.NO_READ_AFTER_US] != after.t_us
+        )
         longer = short | (t_us - since_us > rows[free, at_.NO_READ_US])
         chosen = free[longer]
         rows[chosen, at_.NO_READ_US] = t_us - since_us[longer]
@@ -639,6 +671,21 @@ class WaitTracker:
         np.maximum.at(left_us, places, self._latest.t_us - np.maximum(since_us, t_us))
         fresh: npt.NDArray[np.bool_] = ~(behind & (t_us > since_us)) & (left_us[places] <= LEFT_US)
         return fresh
+
+    def _holds_nothing(self, core: Core, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Mask the consumers that hold nothing unacknowledged, so that no limit of that can hold them back, logged or not.
+
+        Failover and Exclusive have no such limits (Subscription.isIndividualAckMode).
+        """
+        if isinstance(core, SingleActiveDispatcher):
+            return np.ones(len(slots), np.bool_)
+        st = core.state
+        connected = st.order[: st.s[N_CONSUMERS]]
+        if isinstance(core, SharedDispatcher):
+            idle = (st.unacked[connected] == 0) & (st.permits[connected] > 0)
+            return np.full(len(slots), bool(idle.any()))
+        nothing: npt.NDArray[np.bool_] = st.unacked[slots] == 0
+        return nothing
 
     def _slots(self, core: Core, rows: at_.Rows) -> npt.NDArray[np.int64]:
         """Return the consumers that should get what waits; NOBODY = any."""
@@ -666,7 +713,9 @@ class WaitTracker:
             tail = not (owed_us <= now[at_.T_US]).any()
             full = own and bool(replay_set_is_full(st, 0))
             replays = tail and bool(st.s[N_REPLAY])
-            return Reads(shown(reads, stored=stored, replays=replays, full=full, since_us=since_us), reads.seq)
+            return Reads(
+                shown(reads, stored=stored, replays=replays, full=full, since_us=since_us), reads.seq
+            )
         self._settle_commands(int(now[at_.T_US]))
         slots, late = self._slots(core, rows), since_us + SETTLED_US
         stored_us = self._notes_of.owed_us[rows[:, at_.HEAD]]

@@ -108,7 +108,9 @@ def test_the_command_line_finds_it(
     *findings, verdict = map(json.loads, capsys.readouterr().out.splitlines())
     stuck, reason = FOUND[kind]
     stalls = [row for row in findings if row["kind"] == stuck]
-    assert [(row["consumers"], row["uncertain"], row.get("reason")) for row in stalls] == [([1], False, reason)]
+    assert [(row["consumers"], row["uncertain"], row.get("reason")) for row in stalls] == [
+        ([1], False, reason)
+    ]
     says = "nothing was read" if reason else "no rule that the log shows held it back"
     assert says in stalls[0]["explanation"]
     assert verdict["verdict"] == "FAIL"
