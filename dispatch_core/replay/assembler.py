@@ -420,7 +420,8 @@ class Replay:
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
         elif self._judge.knows_stalls:
             explained = [wait for wait in but_for(waits, found) if wait.reason is not None]
-            found += stalls(explained, names, limits, end)
+            explained = with_cause(explained, self._leaves_out, limits, end, self._passed_us)
+            found += stalls([wait for wait in explained if wait.left_out_by is None], names, limits, end)
         self._unfinished = self._not_finished(every, found)
         found += self._passed.findings()
         if self._mixed_keys is not None:
