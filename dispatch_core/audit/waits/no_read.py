@@ -8,8 +8,9 @@ way once the others have been sent. So a stall needs *fresh* work, which the dis
 
 * nothing behind it was sent to its consumer while no gate held it;
 * others got nothing for longer than ``LEFT_US`` while it waited so and its consumer got nothing;
-* without a trace, its consumer holds nothing unacknowledged (of Shared: one with permits does). Otherwise a limit of
-  unacknowledged messages may hold it that a policy sets and the log does not show.
+
+Without a trace, work takes part only while its consumer, and all together, hold no more than half of the unacknowledged
+messages that were held before. Otherwise a limit that a policy sets, and the log does not show, may hold it.
 
 Example: 3:7 is for w1, which has permits, and 3:8 for w2. At 12:00:00 w1 gets 3:6, the last delivery. 3:7 and 3:8 wait, no
 gate is closed, and at 12:00:10 nothing has come: a stall of ten seconds. Had w2 got 3:8, and 3:9 a second later, then only

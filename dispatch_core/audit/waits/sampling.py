@@ -31,12 +31,15 @@ from dispatch_core.broker.gates import (
     not_read_yet,
     unacked_limit_consumer,
 )
+from dispatch_core.broker.permits import is_available
 from dispatch_core.broker.state import (
     I32,
     I64,
     MARK_DELETE,
+    N_CONSUMERS,
     NOBODY,
     READ_POSITION,
+    TOTAL_UNACKED,
     WIDE,
     State,
     new_state,
@@ -109,8 +112,10 @@ UNNAMED: Final = -1
     NEXT_US,  # when the next sample is due
     ANY_CONSUMER,  # 1 = nobody owns a hash: any consumer that is available will do (Shared)
     CHANGED_US,  # the last line before: nothing has changed since
-) = range(25)
-NUMBERS: Final = 25
+    MOST_UNACKED,  # the most messages that any consumer held unacknowledged in a sample
+    MOST_UNACKED_IN_ALL,  # and all of them together
+) = range(27)
+NUMBERS: Final = 27
 
 #: Several consumers.
 _MANY: Final = -2
@@ -381,7 +386,7 @@ def _ask(
             reason = why_waiting(st, classic, entry, rank, ahead, inferred)
         if reason == NO_CONSUMER:
             slot = NOBODY + WIDE
-    _note_free(st, classic, now, rows, at, reason, slot)
+    _note_free(st, classic, inferred, now, rows, at, reason, slot)
     if reason == OPEN:
         reason = now[LIMITED_BY]
         if now[MAYBE_LIMITED] == 1:
@@ -408,7 +413,9 @@ def _ask(
 
 
 @compiled
-def _note_free(st: State, classic: bool, now: I64, rows: Rows, at: int, reason: int, slot: int) -> None:
+def _note_free(
+    st: State, classic: bool, inferred: bool, now: I64, rows: Rows, at: int, reason: int, slot: int
+) -> None:
     """Note since when no gate holds the head of a row.
 
     A consumer with permits that others, which wait before, will use up has some now: the head would follow them.
@@ -416,10 +423,30 @@ def _note_free(st: State, classic: bool, now: I64, rows: Rows, at: int, reason: 
     free = reason == OPEN and now[LIMITED_BY] == OPEN
     if reason == NO_PERMITS and now[GIVEN] < 0 and slot != NOBODY:
         free = not no_permits(st, classic, slot, 0)
+    if inferred and free and now[GIVEN] < 0:
+        free = not _may_be_limited(st, now, slot)
     if not free:
         rows[at, FREE_SINCE_US] = 0
     elif rows[at, FREE_SINCE_US] == 0:
         rows[at, FREE_SINCE_US] = now[CHANGED_US]
+
+
+@compiled
+def _may_be_limited(st: State, now: I64, slot: int) -> bool:
+    """Check that a limit of unacknowledged messages which a policy sets, and no line shows, may hold a consumer.
+
+    It may not where the consumer, and all together, hold no more than half of what was held before: they would have come
+    below such a limit (``broker.gates.unacked_limit_consumer``). ``slot``: NOBODY = any consumer that is available.
+    """
+    if 2 * st.s[TOTAL_UNACKED] > now[MOST_UNACKED_IN_ALL]:
+        return True
+    if slot != NOBODY:
+        return 2 * st.unacked[slot] > now[MOST_UNACKED]
+    for at in range(st.s[N_CONSUMERS]):
+        other = st.order[at] + WIDE
+        if is_available(st, other) and 2 * st.unacked[other] <= now[MOST_UNACKED]:
+            return False
+    return True
 
 
 @compiled

@@ -48,6 +48,7 @@ from dispatch_core.broker.state import (
     N_REPLAY,
     NOBODY,
     READ_POSITION,
+    TOTAL_UNACKED,
     State,
 )
 
@@ -421,6 +422,9 @@ class WaitTracker:
         if self.held_by is not None:
             before_us, now_us = int(now[at_.BEFORE_US]), int(now[at_.T_US])
             now[at_.LIMITED_BY], now[at_.MAYBE_LIMITED] = self.held_by.at(core, before_us, now_us)
+        connected = st.order[: st.s[N_CONSUMERS]]
+        now[at_.MOST_UNACKED] = max(int(now[at_.MOST_UNACKED]), int(st.unacked[connected].max(initial=0)))
+        now[at_.MOST_UNACKED_IN_ALL] = max(int(now[at_.MOST_UNACKED_IN_ALL]), int(st.s[TOTAL_UNACKED]))
         at_.survey(st, self._stored_us, owed_us, now, self._outstanding, self._outstanding_at, _NOTHING)
         if not now[at_.WAITING] and not now[at_.OPEN_ROWS]:
             return
@@ -638,11 +642,7 @@ class WaitTracker:
             return
         stall = self._stalls.setdefault(after.t_us, _Stall(after.seq))
         stall.hashes = max(stall.hashes, len(free))
-        if not stall.fresh:
-            fresh = self._are_fresh(core, rows[free])
-            if reads is None:
-                fresh &= self._holds_nothing(core, self._slots(core, rows[free]))
-            stall.fresh = bool(fresh.any())
+        stall.fresh = stall.fresh or bool(self._are_fresh(core, rows[free]).any())
         stall.reads = self._reads(core, rows, int(since_us.min()), reads)
         # A later stall takes the place of a short one before it.
         short = (rows[free, at_.NO_READ_US] < self._long_us) & (
@@ -671,21 +671,6 @@ class WaitTracker:
         np.maximum.at(left_us, places, self._latest.t_us - np.maximum(since_us, t_us))
         fresh: npt.NDArray[np.bool_] = ~(behind & (t_us > since_us)) & (left_us[places] <= LEFT_US)
         return fresh
-
-    def _holds_nothing(self, core: Core, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Mask the consumers that hold nothing unacknowledged, so that no limit of that can hold them back, logged or not.
-
-        Failover and Exclusive have no such limits (Subscription.isIndividualAckMode).
-        """
-        if isinstance(core, SingleActiveDispatcher):
-            return np.ones(len(slots), np.bool_)
-        st = core.state
-        connected = st.order[: st.s[N_CONSUMERS]]
-        if isinstance(core, SharedDispatcher):
-            idle = (st.unacked[connected] == 0) & (st.permits[connected] > 0)
-            return np.full(len(slots), bool(idle.any()))
-        nothing: npt.NDArray[np.bool_] = st.unacked[slots] == 0
-        return nothing
 
     def _slots(self, core: Core, rows: at_.Rows) -> npt.NDArray[np.int64]:
         """Return the consumers that should get what waits; NOBODY = any."""
