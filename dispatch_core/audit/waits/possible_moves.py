@@ -158,7 +158,10 @@ class PossibleMoves:
     def _judged(self, finding: Finding, passed: _Passed, first_lines: Mapping[str, int | None]) -> Finding:
         if finding.uncertain or not finding.positions:
             return finding
-        if finding.kind == "never_delivered" or finding.reason == NO_READ:
+        if finding.reason == NO_READ:
+            # What was sent behind the stall was not passed.
+            may = all(first_lines.get(position) is not None for position in finding.positions)
+        elif finding.kind == "never_delivered":
             may = all(
                 first_lines.get(position) is not None or passed.unsent(position) is not None
                 for position in finding.positions

@@ -428,7 +428,7 @@ def _note_free(
     if not free:
         rows[at, FREE_SINCE_US] = 0
     elif rows[at, FREE_SINCE_US] == 0:
-        rows[at, FREE_SINCE_US] = now[CHANGED_US]
+        rows[at, FREE_SINCE_US] = max(now[CHANGED_US], rows[at, FROM_US])
 
 
 @compiled

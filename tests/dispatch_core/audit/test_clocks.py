@@ -132,7 +132,7 @@ def test_a_stall_that_a_producers_clock_explains_is_uncertain_and_not_gone(
     events, stored_us = two_hours_idle()
     folder = write(tmp_path / "a" / "b", published(stored_us, {"p": -hours * HOUR_US}), events)
     verdict, found, uncertain = certain(folder, capsys)
-    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_key", "stuck_consumer"})
+    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_subscription"})
 
 
 @pytest.mark.parametrize("hours", HOURS)
@@ -168,7 +168,7 @@ def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
     folder = write(tmp_path / "a" / "b", published(stored_us, producers), lines, subscription_type=kind)
     verdict, found, uncertain = certain(folder, capsys)
     assert (verdict != "FAIL", found) == (True, set())
-    assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer"}
+    assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer", "stuck_subscription"}
 
 
 def begun(*, permits: int, entries: int) -> list[Event]:

@@ -196,8 +196,8 @@ def by_owner(folder: Path) -> tuple[list[int], list[int]]:
     log = log_of(folder, [*KEYS], [*joined(), *(at(2, sent(1, entry)) for entry in range(len(KEYS)))])
     rows = replay(log, interval_start=MIDNIGHT, interval_end=from_micros(T0_US + 60 * SECOND))["deliveries"]
     expected = rows["expected_consumer"].to_pylist()
-    mine = [entry for entry, consumer in enumerate(expected) if consumer != 2]
-    return mine, [entry for entry, consumer in enumerate(expected) if consumer == 2]
+    first = [entry for entry, consumer in enumerate(expected) if consumer != 2]
+    return first, [entry for entry, consumer in enumerate(expected) if consumer == 2]
 
 
 def joined() -> list[Event]:
