@@ -22,11 +22,11 @@ _FREE = (None, "no_permits")
 def with_no_read_apart(waits: Iterable[SampledWait], limits: Limits, *, closed: bool) -> list[SampledWait]:
     """Return the waits, those apart that lie in a stall of more than ``stuck_subscription_ms``.
 
-    What waits must be of more than one key, or without a key, or a trace must show what the stall is: if a single key
-    waits and there is nothing else to send, only that key may be stuck. Entries of a key that went on are no part of it.
+    What waits must be more than one entry, and not of a single key, or a trace must show what the stall is: if a single
+    entry or key waits and there is nothing else to send, that entry may have been left out, or that key may be stuck.
+    Entries of a key that went on are no part of a stall.
 
-    ``closed``: nothing will ever follow the log, so that a stall at its end does not end, however short it was. A single
-    entry may then be no more than a message that was left out.
+    ``closed``: nothing will ever follow the log, so that a stall at its end does not end, however short it was.
     """
     found = []
     for wait in waits:
@@ -41,20 +41,19 @@ def with_no_read_apart(waits: Iterable[SampledWait], limits: Limits, *, closed: 
 def _counts(wait: SampledWait, stall: NoRead, limits: Limits, *, closed: bool) -> bool:
     if wait.never_passed < wait.never_sent:
         return False
-    if stall.us > 1000 * limits.stuck_subscription_ms:
-        return stall.reads.shown is not None or _of_no_single_key(wait, stall)
-    if not (closed and wait.until_seq is None and stall.is_last and stall.us > GRACE_US):
+    at_the_end = closed and wait.until_seq is None and stall.is_last and stall.us > GRACE_US
+    if not at_the_end and stall.us <= 1000 * limits.stuck_subscription_ms:
         return False
-    several = stall.hashes > 1 or wait.entries > 1
-    return stall.reads.shown is not None or (several and _of_no_single_key(wait, stall))
+    return stall.reads.shown is not None or _are_several(wait, stall)
 
 
-def _of_no_single_key(wait: SampledWait, stall: NoRead) -> bool:
-    """Check that what waits in a stall is of more than one key, or without one; of Shared, a key means nothing."""
-    is_shared = wait.hash is None and wait.waiting is None
-    if is_shared or stall.hashes > 1 or None in wait.keys:
+def _are_several(wait: SampledWait, stall: NoRead) -> bool:
+    """Check that several entries wait in a stall, and that they are not of a single key; of Shared, a key means nothing."""
+    if stall.hashes > 1:
         return True
-    return wait.hash is None and (wait.entries > len(wait.keys) or len(set(wait.keys)) > 1)
+    is_shared = wait.hash is None and wait.waiting is None
+    of_keys = len(set(wait.keys)) > 1 or wait.entries > len(wait.keys)
+    return wait.entries > 1 and (is_shared or None in wait.keys or (wait.hash is None and of_keys))
 
 
 def _parts(wait: SampledWait, stall: NoRead) -> list[SampledWait]:

@@ -328,7 +328,7 @@ def asked_again(then: list[Event], *, by: int = 1) -> list[Event]:
 
 
 @pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Key_Shared"])
-@pytest.mark.parametrize(("key", "found_as"), [("b", "stuck_key"), (None, "stuck_subscription")])
+@pytest.mark.parametrize(("key", "found_as"), [("b", "stuck_key"), (None, "stuck_consumer")])
 @pytest.mark.parametrize("ended", [True, False])
 def test_an_entry_that_is_asked_for_again_and_does_not_come_is_stuck(
     tmp_path: Path, kind: str, key: str | None, found_as: str, ended: bool
@@ -389,9 +389,9 @@ def test_what_all_consumers_left_unacknowledged_waits_for_the_next_one(tmp_path:
     assert (row["kind"], row["key"], row["consumers"]) == ("stuck_key", "b", [3])
 
 
-@pytest.mark.parametrize(("others", "kind"), [(False, "stuck_subscription"), (True, "stuck_key")])
+@pytest.mark.parametrize(("others", "kind"), [(False, "stuck_consumer"), (True, "stuck_key")])
 def test_an_entry_without_a_key_that_came_late_is_found(tmp_path: Path, others: bool, kind: str) -> None:
-    """Nothing was read if nothing else was sent meanwhile."""
+    """It is its consumer's trouble if that was sent nothing else meanwhile."""
     events = [
         *JOINED,
         at(1.1, sent(1, 0)),
