@@ -264,6 +264,15 @@ def stuck_key(recording: Recording, rng: random.Random) -> Mutation | None:
     )
 
 
+def _others_go_on(recording: Recording, first: Delivery) -> bool:
+    """Check that another connection is sent something well after a delivery; else nothing is read at all (``no_read``)."""
+    since = recording.events[first.line]["t_us"] + 100 * MILLISECOND
+    return any(
+        delivery.consumer != first.consumer and recording.events[delivery.line]["t_us"] > since
+        for delivery in recording.deliveries
+    )
+
+
 def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
     """Send a connection nothing from some moment on; minutes pass until all consumers leave."""
     tail = leaving(recording)
@@ -278,6 +287,7 @@ def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
         for consumer, deliveries in later.items()
         if len({recording.key(delivery.position) for delivery in deliveries}) >= 2
         and all(recording.is_plain(delivery.position) for delivery in deliveries)
+        and _others_go_on(recording, deliveries[0])
     }
     if not good:
         return None

@@ -52,7 +52,7 @@ def _are_several(wait: SampledWait, stall: NoRead) -> bool:
     if stall.hashes > 1:
         return True
     is_shared = wait.hash is None and wait.waiting is None
-    of_keys = len(set(wait.keys)) > 1 or wait.entries > len(wait.keys)
+    of_keys = len(set(wait.keys)) > 1 or (wait.entries > len(wait.keys) and wait.never_keys != 1)
     return wait.entries > 1 and (is_shared or None in wait.keys or (wait.hash is None and of_keys))
 
 
@@ -103,5 +103,5 @@ def _parts(wait: SampledWait, stall: NoRead) -> list[SampledWait]:
     if wait.until_t_us is not None and wait.until_t_us > until_us:
         return [others, in_stall]
     # The stall is its last part.
-    until_seq = max(stall.after_seq, wait.from_seq)
+    until_seq = max(stall.after_seq, wait.from_seq + 1)
     return [replace(others, until_seq=until_seq, until_t_us=wait.from_t_us + others.waited_us), in_stall]

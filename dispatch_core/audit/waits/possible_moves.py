@@ -139,7 +139,11 @@ class PossibleMoves:
         )
         first_lines: dict[str, int | None] = {}
         for wait in going_on:
-            first_lines |= passed.waiting(wait, self._empty)
+            of_wait = passed.waiting(wait, self._empty)
+            if wait.first_position is not None and None not in of_wait.values():
+                # It is not listed if it was sent before; what was stored behind it may have been passed.
+                first_lines[wait.first_position] = next(iter(of_wait.values()), None)
+            first_lines |= of_wait
         acknowledged = {
             position: self._line_behind_move(entry, max(scan.least_lag_us or 0, 0), window)
             for position, entry in self._acknowledged.items()
