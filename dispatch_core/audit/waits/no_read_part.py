@@ -81,7 +81,7 @@ def _parts(wait: SampledWait, stall: NoRead) -> list[SampledWait]:
         message_us=wait.message_us * stall.us // whole_us,
         needless_us=0,
         attempts=0,
-        uncertain=False,
+        uncertain=wait.doubt is not None,
         maybe_limited_us=min(wait.maybe_limited_us, stall.us),
         limited=False,
     )
