@@ -269,7 +269,8 @@ class DispatcherFold(ABC):
             reason=self.reason_of_all(),
             first=first,
             again_below=self.again_below(),
-            changed_us=self._latest_us,
+            # Before the first delivery no samples are taken: since when nothing has held the entries is not known.
+            changed_us=self._latest_us if self._sends else None,
         )
         waits = self.wait_tracker.take() + self.wait_tracker.finish(self.core)
         if self._sends or self.not_owed is None or self.begins_at_checkpoint:
