@@ -124,9 +124,10 @@ DIVERGENCES: Final = _table(
 #: The reason why ``verify`` compares nothing of a log of level E. It is no fault: ``replay`` judges the deliveries of such
 #: logs.
 NO_TRACE: Final = "no dispatcher trace (level T) in the log: reads are unseen, decisions were not compared"
-#: The reason why nothing of a Shared subscription is judged but duplicates and loss, where its log has no trace.
+#: The reason why nothing of a Shared subscription is judged but duplicates, loss and stalls, where its log has no trace.
 SHARED_WITHOUT_TRACE: Final = (
-    "a Shared subscription without a dispatcher trace is audited for duplicates and loss only, not replayed"
+    "a Shared subscription without a dispatcher trace is audited for duplicates, loss and stalls; who gets a message is "
+    "not replayed"
 )
 
 #: One row per dispatcher and interval: the fold's position, its counts, and the state as JSON.

@@ -75,7 +75,7 @@ _EXPLAIN: Final[Mapping[str, tuple[str, ...]]] = {
     "divergence": (*_HOLD, *_LEAVE_OUT),
 }
 #: Stalls for these reasons are what the rule itself does; nothing else is needed to explain them.
-_UNEXPLAINED_STALL: Final = (None, "replay_order")
+_UNEXPLAINED_STALL: Final = (None, "replay_order", "no_read")
 _EVER_US: Final = 1 << 62
 #: Kinds of findings that a behaviour in force leaves open; of the others the audit knows what it explains.
 _LEFT_OPEN_BY: Final = ("out_of_order", "duplicate_after_ack")
@@ -102,12 +102,16 @@ def may_explain(kind: str, reason: str | None, subscription_type: str) -> tuple[
 
     >>> may_explain("out_of_order", None, "Failover"), may_explain("split_key", None, "Key_Shared")
     (('entry_filter',), ())
+
+    Entries that nothing read may have been left out, as those that were never delivered:
+
+    >>> may_explain("stuck_subscription", "no_read", "Shared") == may_explain("never_delivered", None, "Shared")
+    True
     """
     if kind.startswith("stuck_") and reason not in _UNEXPLAINED_STALL:
         return ()
-    return tuple(
-        name for name in _EXPLAIN.get(kind, ()) if subscription_type in _TYPES.get(name, (subscription_type,))
-    )
+    names = _EXPLAIN["never_delivered"] if reason == "no_read" else _EXPLAIN.get(kind, ())
+    return tuple(name for name in names if subscription_type in _TYPES.get(name, (subscription_type,)))
 
 
 @dataclass(frozen=True, slots=True)

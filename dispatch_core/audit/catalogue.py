@@ -52,6 +52,7 @@ STALL_REASONS: Final = (
     "uncovered_range",
     "failover_delay",
     "no_consumer",
+    "no_read",
 )
 #: Limits in force (``limit`` lines) that hold work back. What waits for one is not stuck.
 LIMIT_REASONS: Final = (

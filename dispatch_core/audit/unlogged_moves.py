@@ -19,6 +19,7 @@ from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, unlog
 _KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Where a move may lie that left these, ``waits.possible_moves`` says more exactly.
 _LEFT_OUT: Final = ("never_delivered", "ack_hole")
+_JUDGED_BY_ENTRY: Final = "no_read"  # the reason of stalls of which it does, too
 _MOVED_BEFORE: Final = "the cursor may have been moved before"
 
 
@@ -47,6 +48,7 @@ class UnloggedMoves:
         if self.first_seq is None:
             return anomalies
         may_follow = marked(anomalies["kind"], *_KINDS) & ~np.asarray(anomalies["uncertain"], dtype=np.bool_)
+        may_follow &= ~marked(anomalies["reason"], _JUDGED_BY_ENTRY)
         behind = [lines[-1] >= self.first_seq for lines in _lines_of(anomalies, may_follow)]
         rows = np.flatnonzero(may_follow)[behind].tolist()
         if not rows:

@@ -27,6 +27,7 @@ from dispatch_core.audit.deliveries.operations import (
     REMOVED,
 )
 from dispatch_core.audit.sentences import reasons
+from dispatch_core.audit.waits.no_read import described
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS, SampledWait
 from dispatch_core.explain.record import TAKEN_BACK, Record
 from dispatch_core.explain.subject import CONSUMER, Subject
@@ -178,7 +179,7 @@ def episodes_of(
             continue  # sums of many entries, and entries that only had earlier ones before them
         if _lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).append(hold)
-    if record.history.single_active and by_hash:
+    if None in by_hash:  # only Key_Shared has hashes; elsewhere a hold concerns everything
         by_hash = {-1: [hold for found in by_hash.values() for hold in found]}
     near = {sticky: _Near(found, end_us) for sticky, found in by_hash.items()}
     parts: list[_Part] = []
@@ -419,7 +420,7 @@ def _lasted_us(hold: SampledWait, end_us: int) -> int:
 
 def why(record: Record, episode: Episode) -> str:
     """Name the reason of ``episode`` as the second half of a sentence; the first half names the waiting entries."""
-    since_us = episode.phantom_since_us
+    since_us, stall = episode.phantom_since_us, episode.holds[0].no_read
     return reasons.why(
         reasons.Cause(
             episode.reason,
@@ -435,5 +436,6 @@ def why(record: Record, episode: Episode) -> str:
                 for reason, waiting, _ in episode.others
             ],
             settings={} if record.profile is None else record.profile.settings,
+            reads=None if stall is None else described(stall.reads),
         )
     )

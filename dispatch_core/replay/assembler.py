@@ -46,6 +46,7 @@ from dispatch_core.audit.waits.findings import End, but_for, never_delivered, st
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.left_out import COMPACTED_READ, LEAVE_OUT, left_out, with_cause
 from dispatch_core.audit.waits.never_sent import SkippedEntries
+from dispatch_core.audit.waits.no_read_part import with_no_read_apart
 from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries, passed_us
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
@@ -395,10 +396,11 @@ class Replay:
         ``reported_waits``: gets every wait that is reported one by one.
         """
         divergences = self._divergences(self._judge.finish())
-        waits = self._judge.waits(self._last_line[0], self._as_of_us())
+        sampled = self._judge.waits(self._last_line[0], self._as_of_us())
+        names, limits, end = self._names, self._limits, self._end()
+        waits = with_no_read_apart(sampled, limits, closed=end.closed)
         if reported_waits is not None:
             reported_waits.extend(waits)
-        names, limits, end = self._names, self._limits, self._end()
         skipped: list[SampledWait] = []
         if self._first_line is not None and self._skipped is not None:
             skipped += self._skipped.waits(*self._first_line, end.as_of_us, self._leaves_out)
@@ -416,6 +418,10 @@ class Replay:
             others, left = _without_left_out(others, end)
             found += left
             found += stalls(others, names, limits, end) + never_delivered(others, names, limits, end)
+        elif self._judge.knows_stalls:
+            explained = [wait for wait in but_for(waits, found) if wait.reason is not None]
+            explained = with_cause(explained, self._leaves_out, limits, end, self._passed_us)
+            found += stalls([wait for wait in explained if wait.left_out_by is None], names, limits, end)
         self._unfinished = self._not_finished(every, found)
         found += self._passed.findings()
         if self._mixed_keys is not None:
@@ -426,14 +432,14 @@ class Replay:
         found += ack_holes(self._audit.scan, self._audit.window, limits, end, self._in_force)
         if self._possible_moves is not None:
             found, self.moved_before_seq = self._possible_moves.doubted(
-                found, self._audit.window, self._audit.scan, [*waits, *skipped]
+                found, self._audit.window, self._audit.scan, [*sampled, *skipped]
             )
         spans = self._judge.ownership()
         return {
             "divergences": divergences,
             "ownership": result_rows.ownership(spans, self._identity, names, self._start_us),
             "blocked": self._rows(
-                "blocked", [*result_rows.blocked(waits, names)] if self._judge.knows_waits else []
+                "blocked", [*result_rows.blocked(waits, names)] if self._judge.knows_stalls else []
             ),
             "dispatcher_state": self._rows("dispatcher_state", [self._state()]),
             "anomalies": result_rows.within(self._anomaly_rows.anomalies(found), self._start_us),

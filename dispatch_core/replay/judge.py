@@ -83,6 +83,11 @@ class Judge(ABC):
         """True if the rules say of every entry that waits why it does; else ``waits`` is empty."""
         return self.not_judged is None
 
+    @property
+    def knows_stalls(self) -> bool:
+        """True if the rules say of everything that waits together why it does (``no_read``, ``no_consumer`` and so on)."""
+        return self.knows_waits
+
     def go_on(self, head: DispatcherLog, start_us: int) -> None:
         """Go on with more lines of the log in a later interval, which begins at ``start_us``.
 

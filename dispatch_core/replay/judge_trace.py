@@ -33,7 +33,6 @@ from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.tally import COUNTS, Finding, Tally
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.shared import SharedVerifier
 from dispatch_core.verify.trace.single_active import SingleActiveVerifier
 from dispatch_core.verify.trace.verification import TraceVerification, Verifier
 
@@ -87,8 +86,13 @@ class TraceJudge(Judge):
 
     @property
     def knows_waits(self) -> bool:
-        """See ``Judge``: of Shared the decisions are compared, but nothing says why an entry waits."""
+        """See ``Judge``: of Shared it is known why everything waits, and not why one entry does while others are sent."""
         return self.not_judged is None and not self._is_shared
+
+    @property
+    def knows_stalls(self) -> bool:
+        """See ``Judge``."""
+        return self.not_judged is None
 
     @property
     def _is_shared(self) -> bool:
@@ -114,7 +118,7 @@ class TraceJudge(Judge):
         verification = self._verification
         messages = with_readable_keys(lines.messages)
         dropped = verification.extend(messages)
-        if verification.not_judged is None and not self._is_shared:
+        if verification.not_judged is None:
             self._waits.go_on(dropped, verification.entries, messages, audit)
         verification.feed(events, lines.ahead)
         if verification.not_judged is not None or verification.driver is None:
@@ -147,8 +151,7 @@ class TraceJudge(Judge):
 
     def _before(self, line: Line, driver: Verifier) -> None:
         """Look at what waits before a line."""
-        if not isinstance(driver, SharedVerifier):
-            self._waits.before(line, driver)
+        self._waits.before(line, driver)
 
     def _after(self, line: Line, driver: Verifier) -> None:
         """Gather what the result tables need behind each line."""
@@ -159,8 +162,7 @@ class TraceJudge(Judge):
             self._owned.key_shared(line, driver.core)
         elif isinstance(driver, SingleActiveVerifier):
             self._owned.single_active(line, driver.core)
-        if not isinstance(driver, SharedVerifier):
-            self._waits.after(line, driver)
+        self._waits.after(line, driver)
 
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``."""

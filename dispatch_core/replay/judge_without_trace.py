@@ -42,6 +42,7 @@ from dispatch_core.verify.without_trace.base import BatchJudgement
 from dispatch_core.verify.without_trace.key_shared import (
     JUDGEMENTS,
     NOT_JUDGED,
+    NOT_STORED,
     RACE_US,
     CheckpointOperations,
     DispatcherFold,
@@ -112,9 +113,18 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         return self._no_rules if self._fold is None else self._fold.not_judged
 
+    @property
+    def knows_stalls(self) -> bool:
+        """See ``Judge``."""
+        return self._fold is not None and self._fold.knows_stalls
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.profile is not None and self.profile.is_shared
+
     def never_sent(self, *, single_active: bool) -> SkippedEntries:
         """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed."""
-        by_rules = self._fold is not None and not single_active
+        by_rules = self._fold is not None and not single_active and not self._is_shared
         return SkippedEntries(certain=single_active or by_rules, by_rules=by_rules)
 
     def take(self, audit: AuditFold, lines: LogLines, deliveries: pa.Table) -> Judged | None:
@@ -124,6 +134,10 @@ class WithoutTraceJudge(Judge):
         judged = self._of_log(audit, self._fold.feed(self._batch(audit, lines)))
         self._fold.not_owed = self._not_owed(audit)
         self._fold.begins_at_checkpoint = begins_at_checkpoint(audit.window)
+        if self._is_shared:
+            if self._fold.wait_tracker is not None:
+                self._ended_waits += self._fold.wait_tracker.take()
+            return None
         self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
@@ -173,7 +187,7 @@ class WithoutTraceJudge(Judge):
 
     def position(self, audit: AuditFold) -> DispatcherPosition:
         """See ``Judge``."""
-        if self._fold is None or not self._begun:
+        if self._fold is None or not self._begun or self._is_shared:
             return DispatcherPosition()
         entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
         shown = subscription_stats(
@@ -244,7 +258,7 @@ class WithoutTraceJudge(Judge):
         ahead = _near(lines.ahead, int(taken.t_us[-1]) if len(taken.t_us) else 0)
         return OperationBatch(
             dropped=dropped,
-            hashes=window.entry_hash[new].copy(),
+            hashes=self._hashes(window, new),
             num_messages=window.num_messages[new].astype(np.int64),
             stored_us=np.where(known[new], published[new] * 1000, 0),
             due_us=window.due_us if window.any_delayed else None,
@@ -272,6 +286,12 @@ class WithoutTraceJudge(Judge):
             if window.checkpoint_state is not None and audit.begins
             else None,
         )
+
+    def _hashes(self, window: LogWindow, new: slice) -> Ints:
+        """Return the sticky key hashes of new entries; of Shared, which has none, 0 for each entry that is stored."""
+        if self._is_shared:
+            return np.where(window.stored[new], np.int64(0), np.int64(NOT_STORED))
+        return window.entry_hash[new].copy()
 
     def _of_log(self, audit: AuditFold, judged: BatchJudgement) -> BatchJudgement:
         """Leave out what a checkpoint says was sent before the log begins."""

@@ -20,18 +20,16 @@ from dispatch_core.audit.deliveries.subscription_start import first_of
 from dispatch_core.audit.deliveries.transactions import TransactionIds
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
-from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
+from dispatch_core.audit.waits.tracker import Key, LastSent, SampledWait, tracker_for
 from dispatch_core.broker.gates import first_gate_single_active
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import READ_POSITION
 from dispatch_core.recording.checkpoint import Position
+from dispatch_core.replay.traced_reads import TracedReads
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.key_shared import KeySharedVerifier
-from dispatch_core.verify.trace.single_active import SingleActiveVerifier
-
-#: Drivers of the dispatchers whose rules say why an entry waits.
-Verifier = KeySharedVerifier | SingleActiveVerifier
+from dispatch_core.verify.trace.verification import Verifier
 
 #: Lines behind which something is half done: a consumer is in one list and not in the other; entries were read and not
 #: yet dispatched.
@@ -67,6 +65,8 @@ class TracedWaits:
         self._first_is_settled = False
         self._driver: Verifier | None = None
         self._line: Line | None = None  # the last one
+        self._reads = TracedReads()
+        self._entries = Entries()  # of the batch
 
     def held_by(self, held_by: HeldByLimits) -> None:
         """Set the limits in force."""
@@ -83,6 +83,7 @@ class TracedWaits:
         """
         self._stored_us.drop(dropped)
         self._stored_us.append(ints(messages["publish_time_ms"]) * 1000)
+        self._entries = entries
         rows = _Rows(entries, audited)
         self._due_us.drop(dropped)
         self._due_us.append(self._delays.due_us(messages))
@@ -110,8 +111,9 @@ class TracedWaits:
     def after(self, line: Line, driver: Verifier) -> None:
         """Note a delivery, and count what draining held back at the line."""
         self._line = line
+        self._reads.take(line)
         if line.kind == "sent" and line.consumer is not None:
-            self._tracker.sent({line.consumer: line.t_us})
+            self._tracker.sent({line.consumer: self._last_sent(line)})
         if isinstance(driver, KeySharedVerifier) and driver.refused_now:
             self._look(driver, line.seq, line.t_us)
             for _, hash_value in driver.refused_now:
@@ -124,8 +126,24 @@ class TracedWaits:
             again_below = int(core.state.s[READ_POSITION])
         reason = _reason_of_all(driver)
         self._tracker.sample(
-            core, seq, t_us, reason=reason, last=last, first=self._first, again_below=again_below
+            core,
+            seq,
+            t_us,
+            reason=reason,
+            last=last,
+            first=self._first,
+            again_below=again_below,
+            changed_us=None if self._line is None else self._line.t_us,
+            reads=self._reads.pending(core),
         )
+
+    def _last_sent(self, line: Line) -> LastSent:
+        """Return a line that sends entries."""
+        highest = max(line.recorded["positions"] or [-1])
+        if not 0 <= highest < len(self._entries):
+            return LastSent(line.t_us, line.seq, -1, -1)
+        ids = self._entries.ledger_ids, self._entries.entry_ids
+        return LastSent(line.t_us, line.seq, int(ids[0][highest]), int(ids[1][highest]))
 
     @property
     def beyond(self) -> tuple[int, int] | None:
@@ -146,7 +164,7 @@ class TracedWaits:
 
 
 def _reason_of_all(driver: Verifier) -> int | None:
-    """Return the gate that holds everything of a Failover or Exclusive subscription; None for Key_Shared."""
+    """Return the gate that holds everything of a Failover or Exclusive subscription; None for the other types."""
     core = driver.core
     if not isinstance(core, SingleActiveDispatcher):
         return None

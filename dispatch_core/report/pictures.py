@@ -42,6 +42,7 @@ _REASON_COLOURS: Final = {
     "uncovered_range": "#9c755f",
     "failover_delay": "#ff9da7",
     "no_consumer": "#607d8b",
+    "no_read": "#8f1d20",
 }
 _MAX_LABEL: Final = 40
 _MAX_LEGEND: Final = 30

@@ -34,7 +34,10 @@ class May:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A recording with a fault. ``position``: the finding must name it; ``None`` = the kind names none."""
+    """A recording with a fault. ``position``: the finding must name it; ``None`` = the kind names none.
+
+    ``reason``: the finding must have it; ``None`` = any.
+    """
 
     recording: Recording
     kind: str
@@ -42,6 +45,7 @@ class Mutation:
     position: str | None
     consumer: int | None
     may: tuple[May, ...]
+    reason: str | None = None
 
     def is_found_by(self, finding: dict[str, Any]) -> bool:
         return (
@@ -49,6 +53,7 @@ class Mutation:
             and (self.key is None or finding["key"] == self.key)
             and (self.position is None or self.position in finding["positions"])
             and (self.consumer is None or self.consumer in finding["consumers"])
+            and (self.reason is None or finding.get("reason") == self.reason)
         )
 
     def explains(self, finding: dict[str, Any]) -> bool:

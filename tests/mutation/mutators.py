@@ -264,6 +264,15 @@ def stuck_key(recording: Recording, rng: random.Random) -> Mutation | None:
     )
 
 
+def _others_go_on(recording: Recording, first: Delivery) -> bool:
+    """Check that another connection is sent something well after a delivery; else nothing is read at all (``no_read``)."""
+    since = recording.events[first.line]["t_us"] + 100 * MILLISECOND
+    return any(
+        delivery.consumer != first.consumer and recording.events[delivery.line]["t_us"] > since
+        for delivery in recording.deliveries
+    )
+
+
 def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
     """Send a connection nothing from some moment on; minutes pass until all consumers leave."""
     tail = leaving(recording)
@@ -278,6 +287,7 @@ def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
         for consumer, deliveries in later.items()
         if len({recording.key(delivery.position) for delivery in deliveries}) >= 2
         and all(recording.is_plain(delivery.position) for delivery in deliveries)
+        and _others_go_on(recording, deliveries[0])
     }
     if not good:
         return None
@@ -297,6 +307,30 @@ def stuck_consumer(recording: Recording, rng: random.Random) -> Mutation | None:
         consumer,
         tuple(May(kind, None, gone) for kind in kinds),
     )
+
+
+def no_read(recording: Recording, rng: random.Random) -> Mutation | None:
+    """Send nothing to anybody from some moment on, as after a lost read; minutes pass until all consumers leave."""
+    tail = leaving(recording)
+    later = [delivery for delivery in recording.deliveries if delivery.line > recording.last_change]
+    if tail == len(recording.events) or not all(recording.is_plain(delivery.position) for delivery in later):
+        return None
+    cuts = [
+        delivery.line
+        for delivery in later
+        if len({recording.key(other.position) for other in later if other.line >= delivery.line}) >= 2
+    ]
+    if not cuts:
+        return None
+    cut = rng.choice(cuts)
+    gone = frozenset(delivery.position for delivery in later if delivery.line >= cut)
+    recording = recording.copied()
+    for line in recording.events[tail:]:
+        line["t_us"] += LONG
+    drop(recording, ("sent", "ack"), lambda _line, position: position in gone)
+    # beside the stall, a rule may hold some of it as well
+    may = tuple(May(kind, None, gone) for kind in ("stuck_key", "stuck_consumer"))
+    return Mutation(recording.numbered(), "stuck_subscription", None, None, None, may, reason="no_read")
 
 
 # the log itself and the rules ---------------------------------------------------------------------------------------
@@ -407,7 +441,7 @@ MUTATORS: dict[str, Mutator] = {
     mutator.__name__: mutator
     for mutator in (
         out_of_order, split_key, double_outstanding, duplicate_after_ack, never_delivered, ack_hole, stuck_key,
-        stuck_consumer, log_gap, clock_step, unknown_consumer, divergence,
+        stuck_consumer, no_read, log_gap, clock_step, unknown_consumer, divergence,
     )
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from tests.platform.test_boundaries import ROOT
 
 SAMPLES = {
     f"{folder.parent.name}/{folder.name}": folder
-    for home in ("recordings", "verify")
+    for home in ("recordings", "stalls", "verify")
     for folder in (ROOT / "tests" / "data" / home).glob("*/*")
     if folder.is_dir()
 }
@@ -30,7 +30,9 @@ def quotes() -> list[tuple[str, tuple[str, ...], str]]:
         if recordings and recordings[0] in SAMPLES and not any(words in example for words in CHANGED):
             options = tuple(re.findall(r"(--(?:limit|set)) (\S+=\w+)", example))
             sentence = " ".join(line[1:].strip() for line in quote[0].splitlines())
-            found.append((recordings[0], tuple(word for pair in options for word in pair), sentence))
+            words = [word for pair in options for word in pair]
+            words += re.findall(r"--complete", example)
+            found.append((recordings[0], tuple(words), sentence))
     return found
 
 

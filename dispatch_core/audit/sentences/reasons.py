@@ -37,6 +37,7 @@ class Cause:
         others: at the look-ahead limit, pairs of a reason and the consumer (if any) that waited for it.
         first_position: an entry that no rule held while others waited behind it (``replay_order``).
         settings: of the log's release, as far as they are known.
+        reads: the state of reads while nothing was read (``waits.no_read.described``); ``None`` = not known.
     """
 
     reason: str | None
@@ -50,6 +51,7 @@ class Cause:
     others: Sequence[tuple[str, str | None]] = ()
     first_position: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    reads: str | None = None
 
     def setting(self, name: str) -> str:
         """Return ``name = 20``, or the name alone if the value is not known."""
@@ -84,11 +86,18 @@ def why(cause: Cause) -> str:
                 f"when it joined until all of that is acknowledged{_unacknowledged(cause, pending)}"
             )
         case "no_permits":
+            if cause.waiting is None:
+                return "no connected consumer had permits left: their clients asked for no more messages"
             return (
                 f"{who} had no permits left: its client asked for no more messages (its receiver queue was full, or the "
                 f"application had stopped receiving){own}"
             )
         case "unacked_limit_consumer":
+            if cause.waiting is None:
+                return (
+                    "each connected consumer had no permits left, or as many unacknowledged messages as "
+                    f"{cause.setting('maxUnackedMessagesPerConsumer')} allows"
+                )
             return (
                 f"{who} had as many unacknowledged messages as {cause.setting('maxUnackedMessagesPerConsumer')} allows, "
                 f"and gets more when it is down to half{own}"
@@ -119,6 +128,11 @@ def why(cause: Cause) -> str:
             )
         case "no_consumer":
             return "no consumer was connected"
+        case "no_read":
+            return (
+                "nothing was read, although a connected consumer had permits and no rule held it back"
+                f"{'' if cause.reads is None else f'; {cause.reads}'}"
+            )
         case "dispatch_rate":
             return "a dispatch rate was in force, and the messages sent by then used it up"
         case "unacked_namespace" | "unacked_topic":

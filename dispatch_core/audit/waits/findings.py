@@ -25,6 +25,7 @@ from dispatch_core.audit.deliveries.findings import (
     Finding,
 )
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, MAYBE_LIMITED, Words
 from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, GRACE_US, MOST_POSITIONS, Key, SampledWait
 
@@ -41,7 +42,10 @@ KIND_OF: Final[dict[str | None, str]] = {
     "look_ahead_limit": "stuck_subscription",
     "failover_delay": "stuck_subscription",
     "no_consumer": "stuck_subscription",
+    NO_READ: "stuck_subscription",
 }
+#: Kinds of a reason that concerns one consumer where any consumer would do.
+_OF_ANY_CONSUMER: Final = {"stuck_consumer": "stuck_subscription"}
 #: Kinds of findings about entries that were not sent, or not for long.
 LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Rules that keep the order of a key, and may hold back more than that needs.
@@ -102,13 +106,13 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
     for wait in waits:
         if wait.first_position is None or not _too_long(wait, limits, end):
             continue
+        kind = _kind_of(wait)
         if wait.reason is None:
             groups.setdefault(("", None, wait.waiting), []).append(wait)
-        elif KIND_OF[wait.reason] == "stuck_key":
+        elif kind == "stuck_key":
             stuck = _finding("stuck_key", wait.reason, [wait], words, limits, end)
             found.append(stuck._replace(unsent=_unsent([wait], limits, end)))
         else:
-            kind = KIND_OF[wait.reason]
             waiting = wait.waiting if kind == "stuck_consumer" else None
             groups.setdefault((kind, wait.reason, waiting), []).append(wait)
     for (kind, reason, waiting), members in groups.items():
@@ -313,6 +317,8 @@ def _left_out_us(wait: SampledWait, limits: Limits, end: End) -> int | None:
     if wait.limited and not overtaken:
         return None
     waited_us = wait.waited_us
+    if wait.reason == NO_READ:
+        return None  # nothing was read: a stall, and no loss
     limited = any(reason in LIMIT_REASONS for reason, _ in wait.shares)
     if (wait.reason is not None or limited) and not overtaken:
         waited_us = _free_us(wait)
@@ -334,10 +340,16 @@ def _unsent(waits: Iterable[SampledWait], limits: Limits, end: End) -> int:
     return sum(wait.never_sent for wait in waits if _left_out_us(wait, limits, end) is None)
 
 
-def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
+def _kind_of(wait: SampledWait) -> str:
+    """Return the kind of a wait that is too long; of Shared, where nobody owns an entry, the whole subscription is stuck."""
     kind = KIND_OF.get(wait.reason, "stuck_key")
-    limit_us = 1000 * int(getattr(limits, f"{kind}_ms"))
-    if wait.waited_us > limit_us or _is_phantom(wait):
+    of_any = wait.hash is None and wait.waiting is None
+    return _OF_ANY_CONSUMER.get(kind, kind) if of_any else kind
+
+
+def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
+    limit_us = 1000 * int(getattr(limits, f"{_kind_of(wait)}_ms"))
+    if wait.waited_us > limit_us or _is_phantom(wait) or wait.reason == NO_READ:
         return True
     if wait.until_seq is not None or not end.closed or not wait.never_sent or wait.limited:
         return False
@@ -440,6 +452,12 @@ def _finding(
         severity = CRITICAL
     consumers = [number for number in (longest.waiting, longest.holder) if number is not None]
     from_us = min(wait.from_t_us for wait in waits)
+    seqs = [min(wait.from_seq for wait in waits), until_seq]
+    cause = None
+    if reason == NO_READ and longest.no_read is not None:
+        reads = longest.no_read.reads
+        cause, seqs = reads.shown, seqs if reads.seq is None else [*seqs, reads.seq]
+        consumers = list(dict.fromkeys(wait.waiting for wait in waits if wait.waiting is not None))
     return Finding(
         kind=kind,
         severity=severity,
@@ -448,9 +466,9 @@ def _finding(
         hash=longest.hash if kind == "stuck_key" else None,
         positions=positions,
         consumers=list(dict.fromkeys(consumers)),
-        seqs=_seqs(min(wait.from_seq for wait in waits), until_seq),
+        seqs=_seqs(*seqs),
         t_us=_until_us(ended, end),
-        cause=None,
+        cause=cause,
         reason=reason,
         uncertain=end.doubt is not None
         or by_clock

@@ -18,6 +18,7 @@ from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import counted, plural
 from dispatch_core.audit.waits.findings import End
+from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import COMPACTED_READ, LIMIT_LATE, MOST_POSITIONS, SampledWait
 from dispatch_core.times import clock
 
@@ -30,6 +31,8 @@ LEAVE_OUT: Final[Mapping[str, str]] = {
     "replicated_subscription": "another cluster may have moved the subscription's position",
     "transactions": "messages of transactions were published, and transactions may have been aborted",
 }
+#: Reasons of entries that no rule held.
+_NO_RULE: Final = (None, NO_READ, *LEAVE_OUT)
 
 
 def left_out_by(in_force: BehaviourInForce, from_us: int, until_us: int) -> str | None:
@@ -55,10 +58,10 @@ def with_cause(
     earliest = in_force.at_the_earliest()
     for wait in waits:
         if wait.until_seq is None and wait.never_sent and wait.positions and wait.left_out_by is None:
-            never_held = all(reason is None or reason in LEAVE_OUT for reason, _ in wait.shares)
+            never_held = all(reason in _NO_RULE for reason, _ in wait.shares)
             until_us = min(passed_us(wait), end.as_of_us) if never_held else end.as_of_us
             what = left_out_by(in_force, wait.from_t_us, until_us)
-            if what is None and never_held:
+            if what is None and never_held and wait.reason != NO_READ:
                 # A behaviour that came into force behind the moment does not hold it either.
                 free = ((None, wait.waited_us),)
                 wait = replace(wait, reason=None, shares=free, limited=False, maybe_limited=False)  # noqa: PLW2901

@@ -26,12 +26,13 @@ from dispatch_core.broker.gates import (
 )
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ordering import last_sent_position, read_position
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import I32, I64, MARK_DELETE, NOBODY, READ_POSITION, State
 
 #: A key as text, or as base64 if it is no text; the second value is True for base64.
 Key = tuple[str, bool]
-Core = KeySharedDispatcher | SingleActiveDispatcher
+Core = KeySharedDispatcher | SharedDispatcher | SingleActiveDispatcher
 
 #: Most positions that one wait lists.
 MOST_POSITIONS: Final = 20
@@ -196,7 +197,7 @@ def entries_behind(core: Core, leading: int, slot: int, holder: int, hash_id: in
         within = bisect_left(range(low, high), True, key=lambda entry: not rule.within(entry, limit))
         return low + np.flatnonzero(holders[:within] != NOBODY)
     if leading in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
-        return low + np.flatnonzero(holders == slot)
+        return low + np.flatnonzero(holders == slot if slot != NOBODY else holders != NOBODY)
     if leading == UNACKED_LIMIT_SUBSCRIPTION:
         return low + np.flatnonzero(holders != NOBODY)
     if leading == LOOK_AHEAD_LIMIT:

@@ -41,6 +41,7 @@ from dispatch_core.audit.deliveries.layout import (
 from dispatch_core.audit.deliveries.operations import ADDED, REMOVED, Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import SampledWait
 
 #: An entry that nothing holds is sent within this time; a call of an administrator takes about as long.
@@ -138,7 +139,11 @@ class PossibleMoves:
         )
         first_lines: dict[str, int | None] = {}
         for wait in going_on:
-            first_lines |= passed.waiting(wait, self._empty)
+            of_wait = passed.waiting(wait, self._empty)
+            if wait.first_position is not None and None not in of_wait.values():
+                # It is not listed if it was sent before; what was stored behind it may have been passed.
+                first_lines[wait.first_position] = next(iter(of_wait.values()), None)
+            first_lines |= of_wait
         acknowledged = {
             position: self._line_behind_move(entry, max(scan.least_lag_us or 0, 0), window)
             for position, entry in self._acknowledged.items()
@@ -157,7 +162,10 @@ class PossibleMoves:
     def _judged(self, finding: Finding, passed: _Passed, first_lines: Mapping[str, int | None]) -> Finding:
         if finding.uncertain or not finding.positions:
             return finding
-        if finding.kind == "never_delivered":
+        if finding.reason == NO_READ:
+            # What was sent behind the stall was not passed.
+            may = all(first_lines.get(position) is not None for position in finding.positions)
+        elif finding.kind == "never_delivered":
             may = all(
                 first_lines.get(position) is not None or passed.unsent(position) is not None
                 for position in finding.positions

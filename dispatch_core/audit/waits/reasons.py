@@ -80,11 +80,21 @@ from dispatch_core.broker.gates import (
     unacked_limit_subscription,
     uncovered_range,
 )
-from dispatch_core.broker.state import WIDE, State
+from dispatch_core.broker.permits import is_available
+from dispatch_core.broker.state import N_CONSUMERS, WIDE, State
+
+#: The reason of work that no gate held while the dispatcher sent nothing at all.
+NO_READ: Final = "no_read"
 
 #: The names of the gates' codes that are reasons; where none is closed there is none. Behind them the limits that a log
 #: shows in force (``held_by_limits``).
-REASONS: Final[tuple[str | None, ...]] = (None, *GATES[NO_CONSUMER : FAILOVER_DELAY + 1], *LIMIT_REASONS)
+#: ``no_read`` is no gate: it is named afterwards, for time in which no gate was closed and nothing was sent (``no_read``).
+REASONS: Final[tuple[str | None, ...]] = (
+    None,
+    *GATES[NO_CONSUMER : FAILOVER_DELAY + 1],
+    NO_READ,
+    *LIMIT_REASONS,
+)
 assert set(REASONS[1:]) == {*STALL_REASONS, *LIMIT_REASONS}, "every reason of the catalogue has its rule"
 
 
@@ -117,3 +127,37 @@ def why_waiting(st: State, classic: bool, entry: int, rank: int, ahead: int, inf
         if not classic and replay_set_is_full(st, rank if inferred else 0):
             return LOOK_AHEAD_LIMIT
     return OPEN
+
+
+@compiled
+def why_waiting_shared(st: State, entry: int) -> int:
+    """Return the first closed gate of a waiting entry of a Shared subscription, where any available consumer will do.
+
+    Nobody owns the entry. Where no consumer is available, the limit of unacknowledged messages is named if one of them
+    waits for that, else the lack of permits. Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries.
+
+    Two consumers, of which one has reached its limit of unacknowledged messages; then the other one gets a permit:
+
+    >>> from dispatch_core.broker.state import MAX_UNACKED_CONSUMER, example_state
+    >>> st = example_state(consumers=2)
+    >>> REASONS[why_waiting_shared(st, 0)]
+    'no_permits'
+    >>> st.s[MAX_UNACKED_CONSUMER], st.unacked[0], st.blocked[0], st.permits[0] = 4, 4, 1, 9
+    >>> REASONS[why_waiting_shared(st, 0)]
+    'unacked_limit_consumer'
+    >>> st.permits[1] = 1
+    >>> why_waiting_shared(st, 0) == OPEN
+    True
+    """
+    if no_consumer(st):
+        return NO_CONSUMER
+    reason = NO_PERMITS
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        if is_available(st, slot):
+            if not_read_yet(st, entry) and unacked_limit_subscription(st):
+                return UNACKED_LIMIT_SUBSCRIPTION
+            return OPEN
+        if unacked_limit_consumer(st, slot):
+            reason = UNACKED_LIMIT_CONSUMER
+    return reason

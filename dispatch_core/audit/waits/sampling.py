@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.structs import by_address
-from dispatch_core.audit.waits.reasons import REASONS, why_waiting
+from dispatch_core.audit.waits.reasons import REASONS, why_waiting, why_waiting_shared
 from dispatch_core.broker.gates import (
     DRAINING_HASH,
     LAST_SENT_POSITION,
@@ -31,12 +31,15 @@ from dispatch_core.broker.gates import (
     not_read_yet,
     unacked_limit_consumer,
 )
+from dispatch_core.broker.permits import is_available
 from dispatch_core.broker.state import (
     I32,
     I64,
     MARK_DELETE,
+    N_CONSUMERS,
     NOBODY,
     READ_POSITION,
+    TOTAL_UNACKED,
     WIDE,
     State,
     new_state,
@@ -68,13 +71,17 @@ Rows = npt.NDArray[np.int64]
     MAYBE_LIMITED_US,  # by no gate, and perhaps by a limit in force
     ATTEMPTS,
     SILENT_US,  # the longest time in which its consumer was sent nothing meanwhile
+    FREE_SINCE_US,  # since when no gate holds it, or only what waits before it at its consumer; 0 = one does
+    NO_READ_US,  # the longest time in which it was free and nobody was sent anything
+    NO_READ_FROM_US,  # when that began
+    NO_READ_AFTER_US,  # the last delivery before
     NOTED,  # the control plane has looked at it
     SEEN,  # stamp of the last sample in which it waited
     ENTRIES_NOW,
     MESSAGES_NOW,
     NEEDLESS_NOW,
     SHARES,
-) = range(27)
+) = range(31)
 COLUMNS: Final = SHARES + len(REASONS)
 UNNAMED: Final = -1
 
@@ -103,8 +110,12 @@ UNNAMED: Final = -1
     AGAIN_BELOW,  # with a given reason: unacknowledged entries below this one are to be sent again
     TICK_US,  # time between two samples; 0 = one before every step
     NEXT_US,  # when the next sample is due
-) = range(23)
-NUMBERS: Final = 23
+    ANY_CONSUMER,  # 1 = nobody owns a hash: any consumer that is available will do (Shared)
+    CHANGED_US,  # the last line before: nothing has changed since
+    MOST_UNACKED,  # the most messages that any consumer held unacknowledged in a sample
+    MOST_UNACKED_IN_ALL,  # and all of them together
+) = range(27)
+NUMBERS: Final = 27
 
 #: Several consumers.
 _MANY: Final = -2
@@ -314,8 +325,9 @@ def sample(
                 lasted,
             )
         _add(rows, at, st.num_messages[entry] + WIDE, lasted)
-        if (rows[at, REASON] == OPEN or rows[at, REASON] == now[LIMITED_BY]) and now[GIVEN] < 0:
-            taken[st.hash_owner[hash_id]] += 1
+        owner, free = st.hash_owner[hash_id], rows[at, REASON] == OPEN or rows[at, REASON] == now[LIMITED_BY]
+        if free and now[GIVEN] < 0 and owner != NOBODY:
+            taken[owner] += 1
         rank += 1
     at = now[OPEN_ROWS] - 1
     while at >= 0:
@@ -368,9 +380,13 @@ def _ask(
     if reason < 0:
         slot = st.hash_owner[hash_id] + WIDE
         ahead = taken[slot] if slot != NOBODY else 0
-        reason = why_waiting(st, classic, entry, rank, ahead, inferred)
+        if now[ANY_CONSUMER] == 1:
+            reason = why_waiting_shared(st, entry)
+        else:
+            reason = why_waiting(st, classic, entry, rank, ahead, inferred)
         if reason == NO_CONSUMER:
             slot = NOBODY + WIDE
+    _note_free(st, classic, inferred, now, rows, at, reason, slot)
     if reason == OPEN:
         reason = now[LIMITED_BY]
         if now[MAYBE_LIMITED] == 1:
@@ -394,6 +410,43 @@ def _ask(
         elif reason in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
             holder = slot
         _lead(rows, at, reason, slot, holder, lasted)
+
+
+@compiled
+def _note_free(
+    st: State, classic: bool, inferred: bool, now: I64, rows: Rows, at: int, reason: int, slot: int
+) -> None:
+    """Note since when no gate holds the head of a row.
+
+    A consumer with permits that others, which wait before, will use up has some now: the head would follow them.
+    """
+    free = reason == OPEN and now[LIMITED_BY] == OPEN
+    if reason == NO_PERMITS and now[GIVEN] < 0 and slot != NOBODY:
+        free = not no_permits(st, classic, slot, 0)
+    if inferred and free and now[GIVEN] < 0:
+        free = not _may_be_limited(st, now, slot)
+    if not free:
+        rows[at, FREE_SINCE_US] = 0
+    elif rows[at, FREE_SINCE_US] == 0:
+        rows[at, FREE_SINCE_US] = max(now[CHANGED_US], rows[at, FROM_US])
+
+
+@compiled
+def _may_be_limited(st: State, now: I64, slot: int) -> bool:
+    """Check that a limit of unacknowledged messages which a policy sets, and no line shows, may hold a consumer.
+
+    It may not where the consumer, and all together, hold no more than half of what was held before: they would have come
+    below such a limit (``broker.gates.unacked_limit_consumer``). ``slot``: NOBODY = any consumer that is available.
+    """
+    if 2 * st.s[TOTAL_UNACKED] > now[MOST_UNACKED_IN_ALL]:
+        return True
+    if slot != NOBODY:
+        return 2 * st.unacked[slot] > now[MOST_UNACKED]
+    for at in range(st.s[N_CONSUMERS]):
+        other = st.order[at] + WIDE
+        if is_available(st, other) and 2 * st.unacked[other] <= now[MOST_UNACKED]:
+            return False
+    return True
 
 
 @compiled

@@ -10,6 +10,7 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, plural, positions_listed
 from dispatch_core.audit.sentences.names import ConsumerNames, shown
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES, Cause, why
+from dispatch_core.audit.waits.no_read import described
 from dispatch_core.audit.waits.tracker import (
     CLOCKS_DIFFER,
     COMPACTED_READ,
@@ -121,6 +122,7 @@ class Words:
             count=wait.holder_pending,
             phantom=phantom,
             first_position=None if wait.reason == reason else wait.first_position,
+            reads=None if wait.no_read is None else described(wait.no_read.reads),
         )
 
 

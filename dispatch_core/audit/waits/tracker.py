@@ -10,9 +10,10 @@ by consumer and reason, so that sums over all waits are complete.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +23,45 @@ from dispatch_core.audit.deliveries.transactions import Committed
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits import sampling as at_
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
+from dispatch_core.audit.waits.no_read import (
+    LEFT_US,
+    SETTLED_US,
+    Dispatched,
+    NoRead,
+    PendingReads,
+    Reads,
+    fitting,
+    shown,
+)
 from dispatch_core.audit.waits.notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
 from dispatch_core.audit.waits.reasons import REASONS
-from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE
+from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE, replay_set_is_full
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.permits import look_ahead_limit
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.state import I64, NOBODY, READ_POSITION, State
+from dispatch_core.broker.state import (
+    I64,
+    LOOK_AHEAD_NEEDS_MORE,
+    N_CONSUMERS,
+    N_REPLAY,
+    NOBODY,
+    READ_POSITION,
+    TOTAL_UNACKED,
+    State,
+)
 
-__all__ = ["MOST_POSITIONS", "Key", "SampledWait", "WaitTracker", "Window", "tick_of", "tracker_for"]
+__all__ = [
+    "MOST_POSITIONS",
+    "Key",
+    "LastSent",
+    "SampledWait",
+    "WaitTracker",
+    "Window",
+    "tick_of",
+    "tracker_for",
+]
 
 #: ``doubt`` of a wait: only a producer's clock says that its entries were for the subscription.
 CLOCKS_DIFFER: Final = "clocks_differ"
@@ -113,11 +144,39 @@ class SampledWait:
     #: The longest time in which the consumer that should get it was sent nothing while it waited, as far as that is of the
     #: interval, microseconds.
     silent_us: int = 0
+    #: The part of it in which nothing was read although nothing held it; ``None`` = there is none.
+    no_read: NoRead | None = None
 
     @property
     def waited_us(self) -> int:
         """The wait of the oldest entry in microseconds, as far as it was sampled."""
         return sum(us for _, us in self.shares)
+
+
+class LastSent(NamedTuple):
+    """The last ``sent`` line of a consumer: its time in microseconds, its ``seq``, and the highest position in it."""
+
+    t_us: int
+    seq: int
+    ledger: int
+    entry: int
+
+
+#: Nothing was sent.
+_NEVER_SENT: Final = LastSent(-1, 0, -1, -1)
+
+
+@dataclass(slots=True)
+class _Stall:
+    """The time since a delivery, as long as nothing is sent and something waits that nothing holds (``no_read``).
+
+    ``fresh``: some of it was not passed over; ``hashes``: the most of which something waited so at once.
+    """
+
+    after_seq: int
+    fresh: bool = False
+    hashes: int = 0
+    reads: Reads = field(default_factory=Reads)
 
 
 def tick_of(limit_us: int) -> int:
@@ -208,7 +267,11 @@ class WaitTracker:
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
         self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
-        self._last_sent_us: dict[int, int] = {}  # by consumer
+        self._last_sent: dict[int, LastSent] = {}  # by consumer
+        self._latest = _NEVER_SENT  # of all of them
+        self._commanded_us = -1  # the last command that must have made the broker attempt a read …
+        self._commands: deque[int] = deque()  # … and the later ones
+        self._stalls: dict[int, _Stall] = {}  # by the time of the delivery before
 
     def go_on(
         self,
@@ -237,6 +300,7 @@ class WaitTracker:
         """Begin a later interval: what lies before ``start_us`` is left out from now on, and no wait is listed yet."""
         self._start_us = start_us
         self._rows[: self._now[at_.OPEN_ROWS], at_.SILENT_US] = 0
+        self._rows[: self._now[at_.OPEN_ROWS], at_.NO_READ_US] = 0
         self._short_left = self._short_waits
         self._ended, self._sums = [], {}
 
@@ -269,9 +333,20 @@ class WaitTracker:
         """Check that the last sample is so old at ``t_us`` that a change is worth one before it."""
         return 10 * (t_us - int(self._now[at_.T_US])) >= int(self._now[at_.TICK_US])
 
-    def sent(self, last_us: Mapping[int, int]) -> None:
-        """Take the time at which consumers were sent something last; call it before the next sample."""
-        self._last_sent_us.update(last_us)
+    def sent(self, last: Mapping[int, LastSent]) -> None:
+        """Take what consumers were sent last; call it before the next sample."""
+        self._last_sent.update(last)
+        self._latest = max(self._latest, *last.values())
+
+    def commanded(self, t_us: int) -> None:
+        """Take the time of the last command that makes the broker attempt a read; call it before the next sample."""
+        self._commands.append(t_us)
+        self._settle_commands(t_us)
+
+    def _settle_commands(self, t_us: int) -> None:
+        """Take the commands that must have had their effect by ``t_us``."""
+        while self._commands and self._commands[0] <= t_us - SETTLED_US:
+            self._commanded_us = max(self._commanded_us, self._commands.popleft())
 
     def refused(self, core: KeySharedDispatcher, hash_value: int) -> None:
         """Count that an entry of a hash was taken up and refused because the hash drains; call it after a sample."""
@@ -315,6 +390,8 @@ class WaitTracker:
         last: bool = False,
         first: int = 0,
         again_below: int = 0,
+        changed_us: int | None = None,
+        reads: PendingReads | None = None,
     ) -> None:
         """Sample the dispatcher just before a line.
 
@@ -327,11 +404,14 @@ class WaitTracker:
             last: no consumer is connected after the line, so that no later sample shows what holds the entries.
             first: entries before it were not for the subscription.
             again_below: of Failover and Exclusive, entries below this one that are not acknowledged are to be sent again.
+            changed_us: time of the last line before, since which nothing has changed; ``None`` = not known.
+            reads: the reads that are pending, as a trace shows them; ``None`` = the log has no trace.
         """
         st, now = core.state, self._now
         if last:
             self._grace_us = 0  # entries stored by then should have been sent
         at_.begin_sample(now, seq, t_us, self._grace_us)
+        now[at_.CHANGED_US] = now[at_.T_US] if changed_us is None else min(changed_us, int(now[at_.T_US]))
         self._aim(core, reason, slot, again_below)
         now[at_.FIRST] = max(first, int(now[at_.FIRST]))
         self._make_room(st)
@@ -342,6 +422,9 @@ class WaitTracker:
         if self.held_by is not None:
             before_us, now_us = int(now[at_.BEFORE_US]), int(now[at_.T_US])
             now[at_.LIMITED_BY], now[at_.MAYBE_LIMITED] = self.held_by.at(core, before_us, now_us)
+        connected = st.order[: st.s[N_CONSUMERS]]
+        now[at_.MOST_UNACKED] = max(int(now[at_.MOST_UNACKED]), int(st.unacked[connected].max(initial=0)))
+        now[at_.MOST_UNACKED_IN_ALL] = max(int(now[at_.MOST_UNACKED_IN_ALL]), int(st.s[TOTAL_UNACKED]))
         at_.survey(st, self._stored_us, owed_us, now, self._outstanding, self._outstanding_at, _NOTHING)
         if not now[at_.WAITING] and not now[at_.OPEN_ROWS]:
             return
@@ -366,6 +449,7 @@ class WaitTracker:
         self._name_new()
         self._note_silence(core)
         self._end(core, closed[: now[at_.CLOSED]])
+        self._note_stall(core, reads)
         self._note(core, everything=last)
 
     def _owed(self, st: State) -> I64:
@@ -384,6 +468,7 @@ class WaitTracker:
             now[at_.GIVEN] = OPEN if reason is None else reason
             active = NOBODY if core.active is None else core.active
             now[at_.GIVEN_SLOT] = active if slot is None else slot
+        now[at_.ANY_CONSUMER] = isinstance(core, SharedDispatcher)
         self._note_unknown_hash(core)
         at_.aim(core.state, now, again_below)
 
@@ -500,7 +585,7 @@ class WaitTracker:
             key=lambda share: (-share[1], share[0] or ""),
         )
         return SampledWait(
-            hash=None if isinstance(core, SingleActiveDispatcher) else core.hash_value(hash_id),
+            hash=core.hash_value(hash_id) if isinstance(core, KeySharedDispatcher) else None,
             reason=REASONS[leading],
             shares=tuple(shares),
             waiting=number_of(core, row[at_.SLOT]),
@@ -530,7 +615,104 @@ class WaitTracker:
             never_of_keys=tuple((key, of_keys[key]) for key in dict.fromkeys(note.keys) if key in of_keys),
             never_keys=len(of_keys),
             again=open_ and bool(self._notes_of.window.times_sent()[row[at_.HEAD]]),
+            no_read=self._no_read(row),
         )
+
+    def _no_read(self, row: Sequence[int]) -> NoRead | None:
+        """Return the part of a wait that lies in a stall."""
+        stall = self._stalls.get(row[at_.NO_READ_AFTER_US]) if row[at_.NO_READ_US] else None
+        if stall is None or not stall.fresh:
+            return None
+        return NoRead(
+            row[at_.NO_READ_US],
+            row[at_.NO_READ_FROM_US],
+            stall.after_seq,
+            stall.hashes,
+            stall.reads,
+            row[at_.NO_READ_AFTER_US] == self._latest.t_us,
+        )
+
+    def _note_stall(self, core: Core, reads: PendingReads | None) -> None:
+        """Note for how long nothing was sent to anybody while nothing held the waits that are open (``no_read``)."""
+        now, rows = self._now, self._rows[: self._now[at_.OPEN_ROWS]]
+        t_us, after = int(now[at_.T_US]), self._latest
+        free = np.flatnonzero(rows[:, at_.FREE_SINCE_US])
+        since_us = np.maximum(rows[free, at_.FREE_SINCE_US], after.t_us)
+        if not len(free) or t_us < self._start_us or t_us - int(since_us.min()) < GRACE_US:
+            return
+        stall = self._stalls.setdefault(after.t_us, _Stall(after.seq))
+        stall.hashes = max(stall.hashes, len(free))
+        stall.fresh = stall.fresh or bool(self._are_fresh(core, rows[free]).any())
+        stall.reads = self._reads(core, rows, int(since_us.min()), reads)
+        # A later stall takes the place of a short one before it.
+        short = (rows[free, at_.NO_READ_US] < self._long_us) & (
+            rows[free, at_.NO_READ_AFTER_US] != after.t_us
+        )
+        longer = short | (t_us - since_us > rows[free, at_.NO_READ_US])
+        chosen = free[longer]
+        rows[chosen, at_.NO_READ_US] = t_us - since_us[longer]
+        rows[chosen, at_.NO_READ_FROM_US] = since_us[longer]
+        rows[chosen, at_.NO_READ_AFTER_US] = after.t_us
+        wanted = {after.t_us, *np.unique(rows[:, at_.NO_READ_AFTER_US]).tolist()}
+        self._stalls = {at: of_stall for at, of_stall in self._stalls.items() if at in wanted}
+
+    def _are_fresh(self, core: Core, rows: at_.Rows) -> npt.NDArray[np.bool_]:
+        """Mask the waits that nothing holds now and that were not passed over (``no_read``)."""
+        only_free = rows[:, at_.SHARES + OPEN] == rows[:, at_.LAST_US] - rows[:, at_.FROM_US]
+        since_us = np.where(only_free, rows[:, at_.FROM_US], rows[:, at_.FREE_SINCE_US])
+        slots, places = np.unique(self._slots(core, rows), return_inverse=True)
+        last = np.array([self._last_of(core, slot) for slot in slots.tolist()], np.int64)[places]
+        t_us, ledger, entry = last[:, 0], last[:, 2], last[:, 3]
+        behind = (ledger > rows[:, at_.LEDGER]) | (
+            (ledger == rows[:, at_.LEDGER]) & (entry > rows[:, at_.ENTRY])
+        )
+        # Of a consumer that others left behind, what is stored later waits behind that.
+        left_us = np.full(len(slots), -1, np.int64)
+        np.maximum.at(left_us, places, self._latest.t_us - np.maximum(since_us, t_us))
+        fresh: npt.NDArray[np.bool_] = ~(behind & (t_us > since_us)) & (left_us[places] <= LEFT_US)
+        return fresh
+
+    def _slots(self, core: Core, rows: at_.Rows) -> npt.NDArray[np.int64]:
+        """Return the consumers that should get what waits; NOBODY = any."""
+        if isinstance(core, SingleActiveDispatcher):
+            return np.full(len(rows), self._now[at_.GIVEN_SLOT])
+        return core.state.hash_owner[rows[:, at_.HASH]].astype(np.int64)
+
+    def _last_of(self, core: Core, slot: int) -> LastSent:
+        """Return what a consumer was sent last, or of Shared what anybody was."""
+        if isinstance(core, SharedDispatcher):
+            return self._latest
+        number = number_of(core, slot)
+        return _NEVER_SENT if number is None else self._last_sent.get(number, _NEVER_SENT)
+
+    def _reads(self, core: Core, rows: at_.Rows, since_us: int, reads: PendingReads | None) -> Reads:
+        """Return the state of reads in a stall that began at ``since_us``; ``rows``: all waits that are open."""
+        st, now = core.state, self._now
+        settled_us = int(now[at_.T_US]) - SETTLED_US
+        own = isinstance(core, KeySharedDispatcher) and not isinstance(core, ClassicKeySharedDispatcher)
+        if reads is not None:
+            low, high = int(st.s[READ_POSITION]), int(now[at_.END])
+            owed_us = self._notes_of.owed_us[low:high][st.deleted[low:high] == 0]
+            stored = bool((owed_us <= settled_us).any())
+            # What was stored a moment ago may be on its way.
+            tail = not (owed_us <= now[at_.T_US]).any()
+            full = own and bool(replay_set_is_full(st, 0))
+            replays = tail and bool(st.s[N_REPLAY])
+            return Reads(
+                shown(reads, stored=stored, replays=replays, full=full, since_us=since_us), reads.seq
+            )
+        self._settle_commands(int(now[at_.T_US]))
+        slots, late = self._slots(core, rows), since_us + SETTLED_US
+        stored_us = self._notes_of.owed_us[rows[:, at_.HEAD]]
+        free = slots[(rows[:, at_.FREE_SINCE_US] > 0) & (stored_us <= settled_us)]
+        facts = Dispatched(
+            skips_replays=isinstance(core, ClassicKeySharedDispatcher)
+            or (own and not st.s[LOOK_AHEAD_NEEDS_MORE]),
+            may_be_full=own and int(look_ahead_limit(st)) <= int(now[at_.WAITING]),
+            new_work_alone=not np.isin(free, slots[stored_us <= late]).all(),
+            commanded=self._commanded_us > late,
+        )
+        return fitting(facts)
 
     def _note_silence(self, core: Core) -> None:
         """Note for long waits for how long their consumers have been sent nothing, as far as that is of the interval."""
@@ -539,15 +721,8 @@ class WaitTracker:
         long = np.flatnonzero(rows[:, at_.LAST_US] - since_us >= self._long_us)
         if not len(long) or now[at_.T_US] < self._start_us:
             return
-        if isinstance(core, SingleActiveDispatcher):
-            slots = np.full(len(long), now[at_.GIVEN_SLOT])
-        else:
-            slots = core.state.hash_owner[rows[long, at_.HASH]]
-        found, places = np.unique(slots, return_inverse=True)
-        numbers = [number_of(core, slot) for slot in found.tolist()]
-        last_us = np.array(
-            [-1 if number is None else self._last_sent_us.get(number, -1) for number in numbers], np.int64
-        )
+        found, places = np.unique(self._slots(core, rows[long]), return_inverse=True)
+        last_us = np.array([self._last_of(core, slot).t_us for slot in found.tolist()], np.int64)
         silent_us = now[at_.T_US] - np.maximum(since_us[long], last_us[places])
         rows[long, at_.SILENT_US] = np.maximum(rows[long, at_.SILENT_US], silent_us)
 

@@ -23,13 +23,22 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import ADDED, PASSED, REMOVED, SENT
+from dispatch_core.audit.deliveries.operations import (
+    ADDED,
+    FLOW,
+    PASSED,
+    REDELIVER,
+    REDELIVER_ALL,
+    REMOVED,
+    SENT,
+)
 from dispatch_core.audit.waits.sampling import BatchSamples, next_look
-from dispatch_core.audit.waits.tracker import CURSOR_PASSED, SampledWait, WaitTracker, Window
+from dispatch_core.audit.waits.tracker import CURSOR_PASSED, LastSent, SampledWait, WaitTracker, Window
 from dispatch_core.broker.cursor import acknowledge
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import NOBODY, State
 from dispatch_core.recording.stream import EVERY_ENTRY_US
@@ -50,6 +59,8 @@ Array = npt.NDArray[Any]
 
 #: Hash of an entry that the message log does not hold.
 NOT_STORED: Final = -1
+#: Commands that make the broker attempt a read, whatever the subscription type.
+_ATTEMPT_A_READ: Final = (ADDED, FLOW, REDELIVER, REDELIVER_ALL, REMOVED)
 
 EXACT: Final = 0
 UNCERTAIN: Final = 1
@@ -80,7 +91,7 @@ class OperationBatch:
     """
 
     dropped: int
-    hashes: Ints  # sticky key hash of the new entries
+    hashes: Ints  # sticky key hash of the new entries; of Shared 0, or NOT_STORED
     num_messages: Ints
     settled: Ints  # ordinals that are acknowledged before the batch
     stored_us: Ints  # publish times of the new entries (ascending enough to be searched)
@@ -161,7 +172,7 @@ class DispatcherFold(ABC):
 
     #: Text of each code of the data plane.
     reasons: ClassVar[Mapping[int, str]]
-    core: KeySharedDispatcher | SingleActiveDispatcher
+    core: KeySharedDispatcher | SharedDispatcher | SingleActiveDispatcher
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -186,6 +197,11 @@ class DispatcherFold(ABC):
         self._numbers: dict[int, int] = {}  # as in ``op_consumer`` → the log's
         self._possible_owners = PossibleOwners()
         self._delivered = Deliveries.none()  # before this batch, from the first change that may race on
+
+    @property
+    def knows_stalls(self) -> bool:
+        """True if the state says of everything that waits together why it does."""
+        return self.not_judged is None
 
     def leave_open(self, from_us: int) -> None:
         """Do not judge differences from a moment on: a behaviour is in force that the rules do not replay."""
@@ -247,7 +263,14 @@ class DispatcherFold(ABC):
         self.sample_begin(first)
         self.looks_us = t_us
         self.wait_tracker.sample(
-            self.core, seq, t_us, reason=self.reason_of_all(), first=first, again_below=self.again_below()
+            self.core,
+            seq,
+            t_us,
+            reason=self.reason_of_all(),
+            first=first,
+            again_below=self.again_below(),
+            # Before the first delivery no samples are taken: since when nothing has held the entries is not known.
+            changed_us=self._latest_us if self._sends else None,
         )
         waits = self.wait_tracker.take() + self.wait_tracker.finish(self.core)
         if self._sends or self.not_owed is None or self.begins_at_checkpoint:
@@ -490,7 +513,7 @@ class WaitSampler:
     def __init__(
         self,
         wait_tracker: WaitTracker,
-        core: KeySharedDispatcher | SingleActiveDispatcher,
+        core: KeySharedDispatcher | SharedDispatcher | SingleActiveDispatcher,
         batch: OperationBatch,
         begin: int,
         *,
@@ -510,6 +533,7 @@ class WaitSampler:
             since_us: the latest time of the operations before; a clock that goes back is taken to stand still.
         """
         self._tracker, self._batch, self.begin, self._numbers = wait_tracker, batch, begin, numbers
+        self._since_us = since_us
         # Up to where deliveries were reported; what a checkpoint names as pending was sent before the log begins.
         self._reported = 0 if batch.checkpoint is None else batch.checkpoint.count
         self._times = np.maximum(np.maximum.accumulate(batch.op_t_us), since_us)
@@ -526,14 +550,28 @@ class WaitSampler:
 
     def report_sent(self, until: int) -> None:
         """Report what was sent before the operation ``until`` to the tracker."""
-        operations = slice(self._reported, until)
-        sent = self._batch.op_code[operations] == SENT
-        if sent.any():
-            consumers, first = np.unique(self._batch.op_consumer[operations][sent][::-1], return_index=True)
-            last_us = self._times[operations][sent][::-1][first]
-            times = zip(consumers.tolist(), last_us.tolist(), strict=True)
-            self._tracker.sent({self._numbers.get(consumer, -1): t_us for consumer, t_us in times})
+        batch, operations = self._batch, slice(self._reported, until)
+        codes = batch.op_code[operations]
+        sent = self._reported + np.flatnonzero(codes == SENT)[::-1]
+        if len(sent):
+            consumers, first = np.unique(batch.op_consumer[sent], return_index=True)
+            last = zip(consumers.tolist(), sent[first].tolist(), strict=True)
+            self._tracker.sent({self._numbers.get(consumer, -1): self._line(op) for consumer, op in last})
+        commands = np.flatnonzero(np.isin(codes, _ATTEMPT_A_READ))
+        if len(commands):
+            self._tracker.commanded(int(self._times[self._reported + commands[-1]]))
         self._reported = max(self._reported, until)
+
+    def _line(self, op: int) -> LastSent:
+        """Return an operation that sends entries."""
+        batch, start = self._batch, self._batch.op_start
+        assert batch.window is not None
+        entries = batch.op_ordinals[start[op] : start[op + 1]]
+        ledger, entry = -1, -1
+        if len(entries):
+            highest = int(entries.max())
+            ledger, entry = int(batch.window.ledger_ids[highest]), int(batch.window.entry_ids[highest])
+        return LastSent(int(self._times[op]), int(batch.op_seq[op]), ledger, entry)
 
     def look(self, fold: DispatcherFold, at: int, *, last: bool = False) -> None:
         """Sample before the operation ``at``. ``last``: no consumer is left after it."""
@@ -548,6 +586,7 @@ class WaitSampler:
             reason=fold.reason_of_all(),
             last=last,
             again_below=fold.again_below(),
+            changed_us=int(self._times[at - 1]) if at else self._since_us,
         )
 
     def before_change(self, fold: DispatcherFold, at: int, *, last: bool) -> None:

@@ -29,8 +29,7 @@ from dispatch_core.broker.state import (
     STORED_HASH,
     TRACK_DRAINING,
 )
-from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError, UnsupportedRuleError
-from dispatch_core.tables import SHARED_WITHOUT_TRACE
+from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 from dispatch_core.verify.without_trace import rounds
 from dispatch_core.verify.without_trace.base import (
     DIVERGENT,
@@ -46,6 +45,7 @@ from dispatch_core.verify.without_trace.base import (
 )
 from dispatch_core.verify.without_trace.possible_owners import Member, SelectorRoster
 from dispatch_core.verify.without_trace.races import RACE_US, Racing
+from dispatch_core.verify.without_trace.shared import SharedFold
 from dispatch_core.verify.without_trace.single_active import SingleActiveFold
 
 __all__ = [
@@ -368,5 +368,5 @@ def fold_of(profile: Profile, topic: str, subscription_type: str) -> DispatcherF
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveFold(profile, topic, exclusive=subscription_type == "Exclusive")
     if profile.is_shared:
-        raise UnsupportedRuleError(f"{profile.name}: {SHARED_WITHOUT_TRACE}")
+        return SharedFold(profile)
     return KeySharedFold(profile)

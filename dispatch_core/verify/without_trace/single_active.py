@@ -213,6 +213,7 @@ class SingleActiveFold(DispatcherFold):
         if self._sampled or self.wait_tracker is None:
             return False
         self._sampled = True
+        changed_us: int | None = None
         for gate in self._gates:
             spans = [(gate.until_us, gate.gate)]
             if gate.delayed_us is not None:
@@ -227,7 +228,9 @@ class SingleActiveFold(DispatcherFold):
                     slot=NOBODY if gate.active is None else gate.active,
                     first=first,
                     again_below=self.again_below(),
+                    changed_us=changed_us,
                 )
+                changed_us = until_us
         self._gates = []
         return True
 

@@ -132,7 +132,7 @@ def test_a_stall_that_a_producers_clock_explains_is_uncertain_and_not_gone(
     events, stored_us = two_hours_idle()
     folder = write(tmp_path / "a" / "b", published(stored_us, {"p": -hours * HOUR_US}), events)
     verdict, found, uncertain = certain(folder, capsys)
-    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_key", "stuck_consumer"})
+    assert (verdict, found, uncertain) == ("UNKNOWN", set(), {"stuck_subscription"})
 
 
 @pytest.mark.parametrize("hours", HOURS)
@@ -168,7 +168,7 @@ def test_a_brokers_clock_that_jumps_forward_makes_no_certain_stall(
     folder = write(tmp_path / "a" / "b", published(stored_us, producers), lines, subscription_type=kind)
     verdict, found, uncertain = certain(folder, capsys)
     assert (verdict != "FAIL", found) == (True, set())
-    assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer"}
+    assert kind == "Failover" or uncertain & {"stuck_key", "stuck_consumer", "stuck_subscription"}
 
 
 def begun(*, permits: int, entries: int) -> list[Event]:
@@ -273,7 +273,8 @@ def test_a_stall_during_which_the_log_goes_on_is_certain(
         lines = [*begin, *going_on, *delivered(range(10, 30), stalled_us + 30_000_000)]
         folder = write(tmp_path / str(silent), published(stored_us, {"p": 0}), lines)
         verdict, found, uncertain = certain(folder, capsys)
-        assert (verdict, "stuck_key" in found, "stuck_key" in uncertain) == (expected, not silent, silent)
+        stuck = "stuck_subscription"
+        assert (verdict, stuck in found, stuck in uncertain) == (expected, not silent, silent)
 
 
 def test_a_stall_that_later_entries_confirm_is_certain(
@@ -290,7 +291,7 @@ def test_a_stall_that_later_entries_confirm_is_certain(
     stored_us[12:16] = [START_US + 13 * STEP_US] * 4
     folder = write(tmp_path / "a" / "b", published(stored_us, {"p": 0}), lines)
     verdict, found, _ = certain(folder, capsys)
-    assert (verdict, "stuck_key" in found) == ("FAIL", True)
+    assert (verdict, "stuck_subscription" in found) == ("FAIL", True)
 
 
 @pytest.mark.parametrize("hours", [*HOURS, 0])

@@ -48,8 +48,16 @@ def test_all_that_findings_tell_of_is_counted_once(
     assert unexplained(unsent, found.anomalies, 1) == unsent, "of another load of the topic"
 
 
-@pytest.mark.parametrize("keys", [1, 4, MOST_POSITIONS + 5])
-@pytest.mark.parametrize(("gone_over", "tail"), [(MANY, 0), (0, MANY)])
+@pytest.mark.parametrize("keys", [4, MOST_POSITIONS + 5])
+def test_a_stall_at_the_end_counts_the_entries_of_all_keys(tmp_path: Path, keys: int) -> None:
+    found = audit(tmp_path, keys, 0, MANY, 1_000, "Failover", Limits()).anomalies.to_pylist()
+    stalls = [(row["kind"], row["reason"], row["unsent"]) for row in found if row["unsent"]]
+    assert stalls == [("stuck_subscription", "no_read", MANY)]
+
+
+@pytest.mark.parametrize(
+    ("gone_over", "tail", "keys"), [(MANY, 0, 1), (MANY, 0, 4), (MANY, 0, MOST_POSITIONS + 5), (0, MANY, 1)]
+)
 def test_of_many_the_first_are_named_and_all_are_counted_by_key(
     tmp_path: Path, gone_over: int, tail: int, keys: int
 ) -> None:

@@ -206,7 +206,7 @@ def test_missing_lines_make_a_loss_uncertain(tmp_path: Path) -> None:
     assert (row["uncertain"], row["reason"]) == (True, "log_gap")
 
 
-def test_a_consumer_that_gets_nothing_of_several_keys_is_stuck(tmp_path: Path) -> None:
+def test_nobody_gets_anything_of_several_keys(tmp_path: Path) -> None:
     events = [
         *JOINED,
         at(1.1, sent(1, 0)),
@@ -214,9 +214,9 @@ def test_a_consumer_that_gets_nothing_of_several_keys_is_stuck(tmp_path: Path) -
         at(20, {"kind": "flow", "consumer": 1, "permits": 1}),
         at(21, removed(1)),
     ]
-    rows = found(log_of(tmp_path, ["a", "b", "c"], events), "stuck_consumer")
+    rows = found(log_of(tmp_path, ["a", "b", "c"], events), "stuck_subscription")
     assert [(row["reason"], row["consumers"], row["positions"]) for row in rows] == [
-        (None, [1], ["5:1", "5:2"])
+        ("no_read", [1], ["5:1", "5:2"])
     ]
 
 
@@ -297,7 +297,7 @@ def test_failover_finds_what_was_left_out_and_a_hand_over_that_took_too_long(tmp
 
 
 @pytest.mark.parametrize(
-    ("keys", "kind"), [(["k", "a", "a"], "stuck_key"), (["k", "a", "b"], "stuck_consumer")]
+    ("keys", "kind"), [(["k", "a", "a"], "stuck_key"), (["k", "a", "b"], "stuck_subscription")]
 )
 def test_failover_s_only_key_that_waits_is_the_key_s_trouble(
     tmp_path: Path, keys: list[str | None], kind: str

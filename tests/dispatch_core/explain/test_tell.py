@@ -28,6 +28,7 @@ from tests.dispatch_core.explain.explanations import (
     DRAIN,
     NEGATIVE,
     OWN,
+    SAMPLES,
     explained,
     flow,
     of,
@@ -173,3 +174,18 @@ def test_what_never_happened_is_said(tmp_path: Path) -> None:
     )
     said = " ".join(tell(explanation))
     assert "never sent, not acknowledged" in said
+
+
+@pytest.mark.parametrize(
+    ("recording", "whom", "words"),
+    [
+        ("random-0069-classic-range-racing", {"position": "139:60"}, "this is read_at_tail"),
+        ("random-0069-classic-range-racing", {"consumer": "c1"}, "this is read_at_tail"),
+        ("stall-classic", {"key": "key-3"}, "it may be lost_read (#26454), read_at_tail or no_attempt"),
+    ],
+)
+def test_a_stall_is_told_with_its_class(recording: str, whom: dict[str, str], words: str) -> None:
+    record, audit = of(read(SAMPLES.parents[1] / "stalls" / "4.2.4" / recording))
+    said = " ".join(tell(explanation_of(record, subject_of(record, **whom), audit)))
+    assert "nothing was read, although a connected consumer had permits" in said
+    assert words in said

@@ -191,11 +191,11 @@ def test_a_rate_holds_back_as_much_as_it_says(judge: Any) -> None:
     # Another subscription may have used the rate up for the rest of the minute, or not.
     verdict, proven, doubted = judge(messages, [*burst, _LATE])
     assert (verdict, proven) == ("UNKNOWN", {})
-    assert "never_delivered" in doubted
+    assert "stuck_subscription" in doubted
     # A rate that has ended holds nothing.
     ended = [*burst, (12_000, limited("dispatch_rate", active=False)), _LATE]
     verdict, proven, _ = judge(messages, ended)
-    assert (verdict, "never_delivered" in proven) == ("FAIL", True)
+    assert (verdict, "stuck_subscription" in proven) == ("FAIL", True)
 
 
 def test_a_rate_leaves_nothing_out(judge: Any) -> None:
