@@ -174,6 +174,20 @@ _KINDS: Final = (
         0,
     ),
     AnomalyKind(
+        "permit_leak",
+        MAJOR,
+        COMPLETENESS,
+        "the broker counts other permits for a consumer than its client granted and deliveries took, for good: lost or doubled",
+        0,
+    ),
+    AnomalyKind(
+        "permit_drift",
+        MINOR,
+        COMPLETENESS,
+        "the dispatcher's total permits and the sum of its consumers' permits part for good",
+        0,
+    ),
+    AnomalyKind(
         "imbalance",
         MINOR,
         BALANCE,
