@@ -116,13 +116,13 @@ def lost_by_churn(recording: Recording, each: int) -> tuple[PermitFault, list[in
 
 
 def places_for_consumer(recording: Recording, rng: random.Random, left: int) -> Iterator[tuple[int, int]]:
-    """Yield consumers, each with a random place from which on at least ``left`` lines show its permits."""
+    """Yield consumers, each with a random place from which on at least ``left`` lines show its permits, without end."""
     consumers = sorted({line["consumer"] for line in recording.events if line["kind"] == "consumer_added"})
-    rng.shuffle(consumers)
-    for consumer in consumers:
-        shown = list(showing(recording.events, consumer))
-        if len(shown) > left:
-            yield consumer, rng.choice(shown[:-left])
+    shown = {consumer: list(showing(recording.events, consumer))[:-left] for consumer in consumers}
+    long = [consumer for consumer in consumers if shown[consumer]]
+    while long:
+        rng.shuffle(long)
+        yield from ((consumer, rng.choice(shown[consumer])) for consumer in long)
 
 
 def places_for_total(recording: Recording, rng: random.Random, left: int) -> Iterator[int]:

@@ -35,13 +35,13 @@ RECORDINGS = {
     "Key_Shared": ("verify/4.2.4/random-0000-range-quiet", "recordings/4.2.4/designed-rolling-restart-ch"),
     "Key_Shared, classic": (
         "verify/4.2.4/random-0008-classic-ch-quiet",
-        "races/4.2.4/soak-1087-classic-ch-racing",
+        "recordings/4.2.4/designed-rolling-restart-classic-ch",
     ),
     "Key_Shared, preview": ("verify/4.0.0-preview.1/random-0024-range-quiet",),
     "Shared": ("operations/4.2.4/shared-0005-racing", "operations/4.0.0/shared-0014-quiet"),
     "Shared, classic": ("operations/4.2.4/shared-0012-classic-quiet",),
     "Failover": ("races/4.2.4/failover-batches-0001-modulo-racing", "recordings/4.2.4/designed-failover-modulo-p1"),
-    "Exclusive": ("races/4.2.4/soak-5102-second-exclusive-quiet",),
+    "Exclusive": ("operations/4.2.4/legal-0004-compacted-exclusive",),
 }
 WITH_TOTAL = [name for name in RECORDINGS if name.split(",")[0] in ("Shared", "Key_Shared")]
 #: Lines that must be left to show the fault: as few as prove it, and some in which commands are under way.
@@ -72,7 +72,10 @@ def check(fault: PermitFault, folder: Path) -> None:
     found = found_by_the_ledger(fault.recording, folder)
     hits = [finding for finding in found if fault.is_found_by(finding)]
     assert hits, (fault.recording.name, fault.kind, fault.consumer, fault.seq, fault.by, found)
-    assert hits[0]["seqs"][0] == fault.seq or fault.consumer is None
+    assert hits[0]["seqs"][0] == fault.seq or hits[0]["reason"] is not None
+    many = f"{abs(fault.by)} permit{'' if abs(fault.by) == 1 else 's'}"
+    lost = ("below", "too few")[fault.consumer is not None], ("above", "too many")[fault.consumer is not None]
+    assert f"{many} {lost[fault.by > 0]}" in hits[0]["explanation"]
     others = [finding for finding in found if finding not in hits and not fault.explains(finding)]
     assert others == []
 
@@ -93,7 +96,7 @@ def test_permits_that_a_consumer_loses_or_gets_are_found(kind: str, by: int, tmp
             fault = lost_by_consumer(recording(name), consumer, first, by)
             check(fault, tmp_path / name.replace("/", "-") / str(number))
             made += 1
-    assert made > 1
+    assert made == EACH * len(RECORDINGS[kind])
 
 
 @pytest.mark.parametrize("by", [-1, 1])
@@ -106,7 +109,7 @@ def test_a_total_that_is_off_is_found(kind: str, by: int, tmp_path: Path) -> Non
             fault = lost_by_total(recording(name), first, by)
             check(fault, tmp_path / name.replace("/", "-") / str(number))
             made += 1
-    assert made > 1
+    assert made == EACH * len(RECORDINGS[kind])
 
 
 @pytest.mark.parametrize("name", ["operations/4.2.4/shared-0005-racing", "recordings/4.2.4/designed-rolling-restart-ch"])
@@ -116,10 +119,9 @@ def test_a_total_that_every_leave_lowers_is_told_by_name(name: str, tmp_path: Pa
     (finding,) = found_by_the_ledger(fault.recording, tmp_path / "a" / "b")
     assert fault.is_found_by(finding)
     assert finding["reason"] == "consumer_removed"
-    assert finding["seqs"][:2] == [removals[0], fault.seq]
+    assert finding["seqs"].index(removals[0]) <= 1  # the line at which the removal begins may stand before
     left = next(line["consumer"] for line in fault.recording.events if line["seq"] == removals[0])
     assert finding["consumers"] == [left]
-    assert "10 permits too" not in finding["explanation"]
     assert f"the dispatcher's total is {-fault.by:,} permits below the sum" in finding["explanation"]
     assert "#26416" in finding["explanation"]
     assert f"it changed {len(removals)} times, {len(removals)} of them when a consumer left: -10 from seq" in (

@@ -153,6 +153,8 @@ class Account:
 
         The last two arguments are those of ``values``. Empty = it says nothing.
         """
+        if self.shown.offset is None:
+            self._assume()
         if not self.moving:
             differences = frozenset((permits - self.settled,))
         else:
@@ -184,6 +186,11 @@ class Account:
             if movement.is_charge:
                 found = {value + amount for value in found for amount in movement.amounts}
         return found
+
+    def _assume(self) -> None:
+        """Take the likeliest amounts: while the permits are not known, no value shows which ones are right."""
+        for movement in self.moving:
+            movement.amounts = movement.amounts[-1:]
 
     def _choose(self, permits: int, flows_since: int, charges_since: int) -> None:
         """Settle how many messages of the last delivery counted as acknowledged, where the value shows it."""

@@ -10,7 +10,7 @@ from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.deliveries.findings import DOUBTS, LOG_GAP, Finding
 from dispatch_core.audit.permits.ledger import ACKED_INDEXES, CONSUMER_REMOVED, Note, OffForGood
 from dispatch_core.audit.permits.offsets import Offsets, Step
-from dispatch_core.audit.sentences.lists import counted, listed
+from dispatch_core.audit.sentences.lists import counted, listed, plural
 from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.recording.checkpoint import as_text
 from dispatch_core.times import clock
@@ -127,20 +127,23 @@ def _told(cause: Note, change: tuple[Step[Note], int | None], names: ConsumerNam
     step, before = change
     name = names.of(cause.consumer)
     if cause.cause == ACKED_INDEXES:
-        what = "" if cause.position is None else f" of {as_text(cause.position)}"
+        batch = "a batch" if cause.position is None else as_text(cause.position)
         return (
-            f"the delivery{what} at seq {cause.seqs[0]}, a batch that is acknowledged in part, took "
+            f"the delivery at seq {cause.seqs[0]}, in which {batch} was acknowledged in part, took "
             f"{counted(cause.messages - cause.permits, 'permit', 'permits')} from {name} and {cause.messages:,} from the "
-            "total, because it was written before the total was lowered"
+            "total, as it was written before the total was lowered"
         )
-    told = f"{name} left at seq {cause.seqs[0]} with {counted(cause.permits, 'permit', 'permits')}"
     by = None if step.offset is None or before is None else before - step.offset
     if by is not None and by == cause.on_their_way:
         return (
-            f"{told}, of which {cause.on_their_way:,} had not reached the total and were taken from it all the same (as in "
-            "#26416)"
+            f"{name} left at seq {cause.seqs[0]} while its flow of seq {cause.flow_seq} had not reached the total: the "
+            f"{counted(by, 'permit', 'permits')} of it {plural(by, 'was', 'were')} taken from the total, and never added "
+            "(as in #26416)"
         )
-    return f"{told}, and the total was not lowered by as many (as in #26416, by another number)"
+    return (
+        f"{name} left at seq {cause.seqs[0]}, and the total did not change by the {counted(cause.permits, 'permit', 'permits')} "
+        "that it had (as in #26416)"
+    )
 
 
 def _growth(shown: Offsets[Note], causes: Iterable[Note | None] = ()) -> str:

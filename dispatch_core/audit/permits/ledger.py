@@ -35,7 +35,8 @@ ACKED_INDEXES: Final = "acked_indexes"
 CONSUMER_REMOVED: Final = "consumer_removed"
 
 
-class Note(NamedTuple):
+@dataclass(slots=True)
+class Note:
     """What may have changed the total otherwise than the sum.
 
     Attributes:
@@ -43,16 +44,17 @@ class Note(NamedTuple):
         seqs: its lines.
         consumer: the connection.
         permits: messages of the delivery that were acknowledged already, or the permits of the consumer that left.
-        on_their_way: of a consumer that left: permits that had not reached the total.
+        on_their_way: of a consumer that left: permits that had not reached the total; ``flow_seq``: its last flow.
         position: the entry that is acknowledged in part.
         messages: of that delivery.
     """
 
     cause: str
-    seqs: tuple[int, ...]
+    seqs: list[int]
     consumer: int
     permits: int
     on_their_way: int = 0
+    flow_seq: int = 0
     position: Position | None = None
     messages: int = 0
 
@@ -101,6 +103,7 @@ class PermitLedger:
         self._ended: list[OffForGood] = []
         self._flow_seq: dict[int, int] = {}  # last flow of each consumer
         self._sending: dict[int, _Delivery] = {}
+        self._removing: dict[int, Note] = {}
         self._last_seq = -1
         self._locked_seq = 0
         self._is_complete = True  # all lines since the dispatcher was made are there
@@ -215,9 +218,15 @@ class PermitLedger:
             account.show(line.seq, line.t_us, permits, flows_since=since, charges_since=line.seq)
         acked = 0 if delivery is None else account.returned - delivery.returned_before
         if delivery is not None and acked:
-            seqs = (delivery.seq, line.seq)
             self._notes.append(
-                Note(ACKED_INDEXES, seqs, account.consumer, acked, 0, delivery.partly_acked, delivery.messages)
+                Note(
+                    ACKED_INDEXES,
+                    [delivery.seq, line.seq],
+                    account.consumer,
+                    acked,
+                    position=delivery.partly_acked,
+                    messages=delivery.messages,
+                )
             )
 
     def _round_end(self, line: PermitLine) -> None:
@@ -281,17 +290,34 @@ class PermitLedger:
         if account is not None:
             self._lose_account(account, line.t_us)
 
+    def _consumer_removing(self, line: PermitLine) -> None:
+        """Take the beginning of a removal: the total is lowered in it, and may be shown before it ends."""
+        account = self._of(line)
+        if account is not None and account.consumer not in self._removing:
+            note = Note(
+                CONSUMER_REMOVED,
+                [line.seq],
+                account.consumer,
+                account.expected + account.shown.excess,
+                on_their_way=account.granted - account.applied,
+                flow_seq=self._flow_seq.get(account.consumer, 0),
+            )
+            self._removing[account.consumer] = note
+            self._notes.append(note)
+
     def _consumer_removed(self, line: PermitLine) -> None:
+        self._consumer_removing(line)
         consumer = line.consumer
         account = None if consumer is None else self._accounts.pop(consumer, None)
         if account is None:
             return
+        note = self._removing.pop(account.consumer)
+        if line.seq not in note.seqs:
+            note.seqs.append(line.seq)
         self._gone.add(account.consumer)
         self._sending.pop(account.consumer, None)
         self._flow_seq.pop(account.consumer, None)
         self._end(account.shown, account, line.t_us)
-        permits, on_their_way = account.expected + account.shown.excess, account.granted - account.applied
-        self._notes.append(Note(CONSUMER_REMOVED, (line.seq,), account.consumer, permits, on_their_way))
         if not self._accounts:
             self._end(self._total, None, line.t_us)
             self._total = Offsets(0 if self._is_complete else None)
@@ -329,6 +355,7 @@ _HANDLERS: Final[dict[str, Callable[[PermitLedger, PermitLine], None]]] = {
     "ack": PermitLedger._ack,
     "consumer_added": PermitLedger._consumer_added,
     "consumer_removed": PermitLedger._consumer_removed,
+    "consumer_removing": PermitLedger._consumer_removing,
     "cursor_op": PermitLedger._cursor_op,
     "flow": PermitLedger._flow,
     "flow_applied": PermitLedger._flow_applied,

@@ -30,6 +30,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "ack": ("positions", "ack_sets", "ack_type"),
     "consumer_added": (),
     "consumer_removed": (),
+    "consumer_removing": (),
     "pending_ack_refused": (),
     "cursor_op": ("op",),
     "round_end": (),
