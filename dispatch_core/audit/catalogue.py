@@ -177,7 +177,7 @@ _KINDS: Final = (
         "permit_leak",
         MAJOR,
         COMPLETENESS,
-        "the broker counts other permits for a consumer than its client granted and deliveries took, for good: lost or doubled",
+        "the broker counts other permits for a consumer than what its client granted less what deliveries took, for good",
         0,
     ),
     AnomalyKind(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -90,7 +91,9 @@ def lost_by_total(recording: Recording, first: int, by: int) -> PermitFault:
 
 
 def lost_by_churn(recording: Recording, each: int) -> tuple[PermitFault, list[int]]:
-    """Lower the total by ``each`` more with every consumer that leaves while others stay; return these lines, too.
+    """Lower the total by ``each`` more with every consumer that leaves while others stay.
+
+    Also returns these lines, as far as two lines show the total before the next one.
 
     So it is where a flow is on its way to the dispatcher when its consumer leaves (apache/pulsar #26416): the removal takes
     the flow's permits from the total, and the flow never adds them.
@@ -98,6 +101,7 @@ def lost_by_churn(recording: Recording, each: int) -> tuple[PermitFault, list[in
     changed = _copied(recording)
     connected: set[int] = set()
     lost, removals, seq = 0, list[int](), None
+    shown: Counter[int] = Counter()
     for line in changed.events:
         if line["kind"] == "consumer_added":
             connected.add(line["consumer"])
@@ -110,9 +114,11 @@ def lost_by_churn(recording: Recording, each: int) -> tuple[PermitFault, list[in
                 removals.append(line["seq"])
         if lost and line.get("total_permits") is not None:
             line["total_permits"] -= lost
+            shown[lost] += 1
             seq = line["seq"] if seq is None else seq
     assert seq is not None
-    return PermitFault(changed, "permit_drift", seq, -lost, None), removals
+    lost = max(number for number, lines in shown.items() if lines > 1)
+    return PermitFault(changed, "permit_drift", seq, -lost, None), removals[: lost // each]
 
 
 def places_for_consumer(recording: Recording, rng: random.Random, left: int) -> Iterator[tuple[int, int]]:
@@ -139,4 +145,6 @@ def places_for_total(recording: Recording, rng: random.Random, left: int) -> Ite
 
 
 def _copied(recording: Recording) -> Recording:
-    return Recording(recording.name, dict(recording.header), recording.messages, copy.deepcopy(recording.events))
+    return Recording(
+        recording.name, dict(recording.header), recording.messages, copy.deepcopy(recording.events)
+    )

@@ -40,7 +40,10 @@ RECORDINGS = {
     "Key_Shared, preview": ("verify/4.0.0-preview.1/random-0024-range-quiet",),
     "Shared": ("operations/4.2.4/shared-0005-racing", "operations/4.0.0/shared-0014-quiet"),
     "Shared, classic": ("operations/4.2.4/shared-0012-classic-quiet",),
-    "Failover": ("races/4.2.4/failover-batches-0001-modulo-racing", "recordings/4.2.4/designed-failover-modulo-p1"),
+    "Failover": (
+        "races/4.2.4/failover-batches-0001-modulo-racing",
+        "recordings/4.2.4/designed-failover-modulo-p1",
+    ),
     "Exclusive": ("operations/4.2.4/legal-0004-compacted-exclusive",),
 }
 WITH_TOTAL = [name for name in RECORDINGS if name.split(",")[0] in ("Shared", "Key_Shared")]
@@ -58,9 +61,7 @@ def found_by_the_ledger(recording: Recording, folder: Path) -> list[dict[str, An
     """Return the findings about permits as objects, of a recording that is written and read again."""
     log = read(recording.write(folder))
     single_active = subscription_type(log) in ("Failover", "Exclusive")
-    ledger = choose_ledger(
-        log, profile_of(log), single_active=single_active, is_trace=True, is_first=True
-    )
+    ledger = choose_ledger(log, profile_of(log), single_active=single_active, is_trace=True, is_first=True)
     assert ledger is not None
     ledger.take(log.events)
     last_us = log.events["t_us"][-1].as_py()
@@ -112,7 +113,9 @@ def test_a_total_that_is_off_is_found(kind: str, by: int, tmp_path: Path) -> Non
     assert made == EACH * len(RECORDINGS[kind])
 
 
-@pytest.mark.parametrize("name", ["operations/4.2.4/shared-0005-racing", "recordings/4.2.4/designed-rolling-restart-ch"])
+@pytest.mark.parametrize(
+    "name", ["operations/4.2.4/shared-0005-racing", "recordings/4.2.4/designed-rolling-restart-ch"]
+)
 def test_a_total_that_every_leave_lowers_is_told_by_name(name: str, tmp_path: Path) -> None:
     fault, removals = lost_by_churn(recording(name), each=10)
     assert len(removals) > 1
@@ -124,15 +127,18 @@ def test_a_total_that_every_leave_lowers_is_told_by_name(name: str, tmp_path: Pa
     assert finding["consumers"] == [left]
     assert f"the dispatcher's total is {-fault.by:,} permits below the sum" in finding["explanation"]
     assert "#26416" in finding["explanation"]
-    assert f"it changed {len(removals)} times, {len(removals)} of them when a consumer left: -10 from seq" in (
-        finding["explanation"]
-    )
+    grew = f"it changed {len(removals)} times, {len(removals)} of them when a consumer left: -10 from seq"
+    assert grew in finding["explanation"]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["verify/4.2.4/random-0008-classic-ch-quiet", "operations/4.0.0/shared-0014-quiet", "recordings/4.2.4/designed-failover-modulo-p1"],
-)  # fmt: skip
+    [
+        "verify/4.2.4/random-0008-classic-ch-quiet",
+        "operations/4.0.0/shared-0014-quiet",
+        "recordings/4.2.4/designed-failover-modulo-p1",
+    ],
+)
 def test_the_command_reports_a_lost_permit(name: str, tmp_path: Path) -> None:
     rng = random.Random(name)
     consumer, first = next(iter(places_for_consumer(recording(name), rng, LEFT)))

@@ -90,6 +90,12 @@ class Account:
         """The permits that it has when every movement has taken effect."""
         return self.settled + sum(movement.amounts[-1] for movement in self.moving)
 
+    @property
+    def not_counted(self) -> int:
+        """Permits of flows that no line shows as counted: they arrive now, or are parked."""
+        flows = (movement for movement in self.moving if not movement.is_charge)
+        return sum(movement.amounts[0] for movement in flows if movement.certain_seq == NOT_YET)
+
     def grant(self, seq: int, permits: int) -> None:
         """Take a flow as it arrives."""
         if not self.granted:
@@ -108,7 +114,11 @@ class Account:
         """Take permits that have reached the dispatcher's total: the consumer had counted them before."""
         self.applied += permits
         for movement in self.moving:
-            if not movement.is_charge and movement.certain_seq == NOT_YET and movement.granted <= self.applied:
+            if (
+                not movement.is_charge
+                and movement.certain_seq == NOT_YET
+                and movement.granted <= self.applied
+            ):
                 movement.certain_seq = seq
 
     def charge(self, seq: int, messages: int, acked: Sequence[int]) -> None:
@@ -146,9 +156,7 @@ class Account:
                 return frozenset()
         return frozenset(found)
 
-    def show(
-        self, seq: int, t_us: int, permits: int, flows_since: int, charges_since: int
-    ) -> frozenset[int]:
+    def show(self, seq: int, t_us: int, permits: int, flows_since: int, charges_since: int) -> frozenset[int]:
         """Take a line that shows the permits; return the differences from the ledger that it leaves possible.
 
         The last two arguments are those of ``values``. Empty = it says nothing.

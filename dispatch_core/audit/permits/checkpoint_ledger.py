@@ -1,14 +1,14 @@
 """The permit ledger of a log without a trace: compared with the permits that later checkpoints name.
 
-Without a trace the broker's counts are unseen, but where a ``checkpoint`` line in the middle of a log gives ``permits`` of
-consumers, as the broker's statistics do (``availablePermits``). The ledger says which numbers are possible there:
+Without a trace the broker's counts are unseen, except where a ``checkpoint`` line in the middle of a log gives ``permits``
+of consumers, as the broker's statistics do (``availablePermits``). The ledger says which numbers are possible there:
 
 * flows and deliveries within ``UNDER_WAY_US`` of the moment at which the broker was asked may count or not;
 * a flow that may have been parked may not count (``flow.blocked`` true or not recorded), until a later one is not parked;
 * messages of a batch may have been acknowledged before it was sent again, and then cost no permit.
 
-A number outside of these is off. The permits of a consumer that joined before the log, or behind missing lines, are taken from
-the first checkpoint. What its client grants is not judged: a client may grant what it likes.
+A number outside of these is off. The permits of a consumer that joined before the log, or behind missing lines, are taken
+from the first checkpoints. What its client grants is not judged: a client may grant what it likes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import ints, rows_at
 from dispatch_core.arrays.line_kinds import of_kinds, rows_of_kind
 from dispatch_core.audit.permits.accounts import MOST_VALUES, Account
-from dispatch_core.audit.permits.ledger import Note, OffForGood
+from dispatch_core.audit.permits.ledger import OffForGood
 from dispatch_core.audit.permits.offsets import Offsets
 from dispatch_core.recording import checkpoint
 
@@ -50,8 +50,8 @@ def shows_permits(events: pa.Table) -> bool:
 class _Connection:
     """A connection: its account, and by how much its permits may lie below or above it.
 
-    ``parked``: permits of flows that may be parked; ``acked``: messages that may have been acknowledged before they were sent.
-    ``recent``: time and number of the last flows and deliveries.
+    ``parked``: permits of flows that may be parked; ``acked``: messages that may have been acknowledged before they were
+    sent; ``recent``: time and number of the last flows and deliveries.
     """
 
     account: Account
@@ -204,5 +204,7 @@ class CheckpointLedger:
         for number, connection in self._connections.items():
             account = connection.account
             if account.shown.excess:
-                self._ended.append(OffForGood(account.shown, account, connection.recent[-1][0] if connection.recent else 0))
+                self._ended.append(
+                    OffForGood(account.shown, account, connection.recent[-1][0] if connection.recent else 0)
+                )
             self._connections[number] = _Connection(Account(number, shown=Offsets(None)))

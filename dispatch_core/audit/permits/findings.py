@@ -21,9 +21,7 @@ DRIFT: Final = "permit_drift"
 _MOST_SEQS: Final = 20
 #: Place among the findings of one line.
 _PLACE: Final = 3
-_BELOW: Final = (
-    "reads get smaller by it, and stop at the permits of the first available consumer: this alone stops no delivery"
-)
+_BELOW: Final = "reads get smaller by it, down to the permits of the first available consumer: this alone stops no delivery"
 _ABOVE: Final = "reads ask for more entries than the consumers can take, and the rest waits in the replay set"
 
 
@@ -35,9 +33,7 @@ class Moment:
     doubt: str | None
 
 
-def permit_findings(
-    off: Iterable[OffForGood], names: Mapping[int, str], moment: Moment
-) -> list[Finding]:
+def permit_findings(off: Iterable[OffForGood], names: Mapping[int, str], moment: Moment) -> list[Finding]:
     """Make the findings of the counts that are off; ``names``: of the consumers."""
     counts, known = list(off), ConsumerNames(names)
     leaks = [count for count in counts if count.account is not None]
@@ -68,17 +64,17 @@ def _leak(leak: OffForGood, names: ConsumerNames, moment: Moment) -> Finding:
         if excess < 0
         else "; it is sent more than its receiver queue has room for"
     )
-    text += ", until its client connects anew: restart the consumer, and keep the log, a broker that does it has a bug"
+    text += ", until its client connects anew: restart it, and keep the log, a broker that does it has a bug"
     return _finding(LEAK, leak, text, [account.consumer], moment)
 
 
-def _drift(
-    drift: OffForGood, leaks: Iterable[OffForGood], names: ConsumerNames, moment: Moment
-) -> Finding:
+def _drift(drift: OffForGood, leaks: Iterable[OffForGood], names: ConsumerNames, moment: Moment) -> Finding:
     shown, excess = drift.shown, drift.shown.excess
     side = "below" if excess < 0 else "above"
     many = counted(abs(excess), "permit", "permits")
-    text = f"the dispatcher's total is {many} {side} the sum of its consumers' permits for good, {_since(shown)}"
+    text = (
+        f"the dispatcher's total is {many} {side} the sum of its consumers' permits for good, {_since(shown)}"
+    )
     causes = [_cause_of(step, before) for step, before in _changes(shown)]
     first = causes[0] if causes else None
     if first is not None:
@@ -88,7 +84,7 @@ def _drift(
     if first is None and off and sum(leak.shown.excess for leak in off) == -excess:
         whose = listed(names.of(leak.account.consumer) for leak in off if leak.account is not None)
         text += f"; it is the permits of {whose} that are off, not the total"
-    text += f"; {_BELOW if excess < 0 else _ABOVE}. It ends when the last consumer leaves: disconnect all, or unload the topic"
+    text += f"; {_BELOW if excess < 0 else _ABOVE}. It lasts until no consumer is connected: unload the topic to end it"
     consumers = [first.consumer] if first is not None else []
     seqs = [] if first is None else [*first.seqs]
     positions = [] if first is None or first.position is None else [as_text(first.position)]
@@ -114,10 +110,8 @@ def _changes(shown: Offsets[Note]) -> list[tuple[Step[Note], int | None]]:
 
 def _cause_of(step: Step[Note], before: int | None) -> Note | None:
     """Choose what made total and sum part at a step: an event that fits the number, else a consumer that left."""
-    change = None if step.offset is None or before is None else step.offset - before
     for note in step.notes:
-        lost = note.permits if note.cause == ACKED_INDEXES else note.on_their_way
-        if change is not None and lost == -change:
+        if _lost(step, before) in note.may_have_lost:
             return note
     return next((note for note in step.notes if note.cause == CONSUMER_REMOVED), None)
 
@@ -133,17 +127,20 @@ def _told(cause: Note, change: tuple[Step[Note], int | None], names: ConsumerNam
             f"{counted(cause.messages - cause.permits, 'permit', 'permits')} from {name} and {cause.messages:,} from the "
             "total, as it was written before the total was lowered"
         )
-    by = None if step.offset is None or before is None else before - step.offset
-    if by is not None and by == cause.on_their_way:
+    by = _lost(step, before)
+    if by is not None and by in cause.may_have_lost:
         return (
             f"{name} left at seq {cause.seqs[0]} while its flow of seq {cause.flow_seq} had not reached the total: the "
             f"{counted(by, 'permit', 'permits')} of it {plural(by, 'was', 'were')} taken from the total, and never added "
             "(as in #26416)"
         )
-    return (
-        f"{name} left at seq {cause.seqs[0]}, and the total did not change by the {counted(cause.permits, 'permit', 'permits')} "
-        "that it had (as in #26416)"
-    )
+    had = counted(cause.permits, "permit", "permits")
+    return f"{name} left at seq {cause.seqs[0]}, and the total did not fall by the {had} that it had (as in #26416)"
+
+
+def _lost(step: Step[Note], before: int | None) -> int | None:
+    """Return the permits that the total lost at a step, below 0 if it got some; ``None`` = not known."""
+    return None if step.offset is None or before is None else before - step.offset
 
 
 def _growth(shown: Offsets[Note], causes: Iterable[Note | None] = ()) -> str:
@@ -151,7 +148,9 @@ def _growth(shown: Offsets[Note], causes: Iterable[Note | None] = ()) -> str:
     if len(shown.steps) < 2:
         return ""
     parts = [
-        f"{step.offset - shown.base:+,} from seq {step.seq} on" for step in shown.steps if step.offset is not None
+        f"{step.offset - shown.base:+,} from seq {step.seq} on"
+        for step in shown.steps
+        if step.offset is not None
     ]
     count = len(shown.steps) + shown.more_steps
     left = sum(cause is not None and cause.cause == CONSUMER_REMOVED for cause in causes)

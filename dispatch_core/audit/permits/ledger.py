@@ -1,15 +1,15 @@
 """The permit ledger of one dispatcher: what its consumers and its total must have, compared with what a trace shows.
 
-*Consumer.* Its permits are what its client granted less what deliveries took (``accounts``). If lines show another number for
-good, that is a ``permit_leak``.
+*Consumer.* Its permits are what its client granted less what deliveries took (``accounts``). If lines show another number
+for good, that is a ``permit_leak``.
 
-*Total.* A dispatcher of several consumers keeps a total of its own, which should be the sum of its consumers' permits, but for
-flows that a consumer has counted and the dispatcher not yet. If the two part for good, that is a ``permit_drift``. When the
-last consumer leaves, the broker sets the total to 0, and both are equal again.
+*Total.* A dispatcher of several consumers keeps a total of its own. It should be the sum of its consumers' permits, without
+the flows that a consumer has counted and the dispatcher not yet. If the two part for good, that is a ``permit_drift``. When
+the last consumer leaves, the broker sets the total to 0, and both are equal again.
 
 Where lines are missing the counts begin anew, with what the next lines show.
 
-Source: PersistentDispatcherMultipleConsumers (internalConsumerFlow, removeConsumer, trySendMessagesToConsumers) and Consumer.
+Source: Consumer; PersistentDispatcherMultipleConsumers (internalConsumerFlow, removeConsumer, trySendMessagesToConsumers).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -44,7 +44,9 @@ class Note:
         seqs: its lines.
         consumer: the connection.
         permits: messages of the delivery that were acknowledged already, or the permits of the consumer that left.
-        on_their_way: of a consumer that left: permits that had not reached the total; ``flow_seq``: its last flow.
+        on_their_way: of a consumer that left: permits that had not reached the total.
+        not_counted: of these, the ones that it may not have counted itself.
+        flow_seq: its last flow.
         position: the entry that is acknowledged in part.
         messages: of that delivery.
     """
@@ -54,17 +56,25 @@ class Note:
     consumer: int
     permits: int
     on_their_way: int = 0
+    not_counted: int = 0
     flow_seq: int = 0
     position: Position | None = None
     messages: int = 0
+
+    @property
+    def may_have_lost(self) -> tuple[int, ...]:
+        """The permits that the total may have lost by it as the broker is known to do; the likeliest number first."""
+        if self.cause == ACKED_INDEXES:
+            return (self.permits,)
+        return self.on_their_way - self.not_counted, self.on_their_way
 
 
 @dataclass(frozen=True, slots=True)
 class OffForGood:
     """A count that is off by a number that stays.
 
-    ``shown``: its series; ``account``: of a consumer, ``None`` = the total. ``ended_us``: when its consumer left, of the total
-    the last one of all, microseconds; ``None`` = it goes on.
+    ``shown``: its series; ``account``: of a consumer, ``None`` = the total. ``ended_us``: when its consumer left, of the
+    total the last one of all, microseconds; ``None`` = it goes on.
     """
 
     shown: Offsets[Note]
@@ -191,8 +201,11 @@ class PermitLedger:
         if account is None:
             return
         if permits is not None:
-            account.show(line.seq, line.t_us, permits, flows_since=line.locked_seq, charges_since=line.locked_seq)
-        acked, partly = _NOTHING_ACKED, None
+            account.show(
+                line.seq, line.t_us, permits, flows_since=line.locked_seq, charges_since=line.locked_seq
+            )
+        acked: tuple[int, ...] = (0,)
+        partly: Position | None = None
         if len(self._acked) or not self._acked.is_known:
             counts = [
                 self._acked.counts(position, messages, line.t_us)
@@ -264,11 +277,10 @@ class PermitLedger:
             left = left if len(left) <= MOST_VALUES else []
         if total is None or not left:
             return
-        was_open = self._total.is_open
         differences = frozenset(left)
         fits = self._total.offset in differences
         self._total.show(line.seq, line.t_us, differences, tuple(self._notes))
-        if fits and not self._total.is_open or not fits and not was_open:
+        if not (fits and self._total.is_open):
             self._notes.clear()
 
     def _ack(self, line: PermitLine) -> None:
@@ -298,8 +310,9 @@ class PermitLedger:
                 CONSUMER_REMOVED,
                 [line.seq],
                 account.consumer,
-                account.expected + account.shown.excess,
+                account.expected - account.not_counted + account.shown.excess,
                 on_their_way=account.granted - account.applied,
+                not_counted=account.not_counted,
                 flow_seq=self._flow_seq.get(account.consumer, 0),
             )
             self._removing[account.consumer] = note
@@ -348,8 +361,6 @@ class PermitLedger:
         if shown.excess:
             self._ended.append(OffForGood(shown, account, t_us))
 
-
-_NOTHING_ACKED: Final = (0,)
 
 _HANDLERS: Final[dict[str, Callable[[PermitLedger, PermitLine], None]]] = {
     "ack": PermitLedger._ack,

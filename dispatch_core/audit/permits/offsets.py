@@ -96,9 +96,7 @@ class Offsets(Generic[Note]):
         """The difference that is a fault; 0 = there is none."""
         return 0 if self.offset is None else self.offset - self.base
 
-    def show(
-        self, seq: int, t_us: int, differences: frozenset[int], notes: tuple[Note, ...] = ()
-    ) -> None:
+    def show(self, seq: int, t_us: int, differences: frozenset[int], notes: tuple[Note, ...] = ()) -> None:
         """Take a line that shows the count.
 
         Args:

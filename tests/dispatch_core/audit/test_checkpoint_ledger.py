@@ -39,7 +39,9 @@ def shown(**permits: int) -> Event:
 def seconds(*events: Event | None) -> list[Event]:
     """Events two seconds apart; ``None`` takes the time of one."""
     return [
-        {"t_us": T0_US + at * 2_000_000} | event for at, event in enumerate(events, start=1) if event is not None
+        {"t_us": T0_US + at * 2_000_000} | event
+        for at, event in enumerate(events, start=1)
+        if event is not None
     ]
 
 
@@ -124,6 +126,6 @@ def test_a_log_whose_checkpoints_show_a_leak_has_the_finding(tmp_path: Path) -> 
     assert (finding["kind"], finding["consumers"], finding["seqs"]) == ("permit_leak", [1], [6, 9])
     assert not finding["uncertain"]
     assert finding["explanation"].startswith(
-        "worker-1 has 1 permit too few for good, from seq 6 at 00:00:12.000 on (at seq 4 it was right): its client granted 20 "
-        "and was sent 5 messages, so it should have 15, and the broker counts 1 less"
+        "worker-1 has 1 permit too few for good, from seq 6 at 00:00:12.000 on (at seq 4 it was right): its client granted "
+        "20 and was sent 5 messages, so it should have 15, and the broker counts 1 less"
     )

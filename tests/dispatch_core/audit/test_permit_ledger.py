@@ -26,7 +26,9 @@ def applied(consumer: int, permits: int) -> Event:
     return {"kind": "flow_applied", "consumer": consumer, "permits": permits}
 
 
-def send(consumer: int, entry: int, before: int, after: int, messages: int = 4, *, written: bool = False) -> list[Event]:
+def send(
+    consumer: int, entry: int, before: int, after: int, messages: int = 4, *, written: bool = False
+) -> list[Event]:
     return [
         {
             "kind": "sent",
