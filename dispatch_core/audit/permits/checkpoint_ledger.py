@@ -205,6 +205,11 @@ class CheckpointLedger:
             account = connection.account
             if account.shown.excess:
                 self._ended.append(
-                    OffForGood(account.shown, account, connection.recent[-1][0] if connection.recent else 0)
+                    OffForGood(
+                        account.shown,
+                        account,
+                        connection.recent[-1][0] if connection.recent else 0,
+                        lost=True,
+                    )
                 )
             self._connections[number] = _Connection(Account(number, shown=Offsets(None)))

@@ -22,6 +22,8 @@ _MOST_SEQS: Final = 20
 #: Place among the findings of one line.
 _PLACE: Final = 3
 _BELOW: Final = "reads get smaller by it, down to the permits of the first available consumer: this alone stops no delivery"
+_FEW: Final = "it is sent less at a time, and nothing at all once its whole receiver queue is lost, until it connects anew"
+_MANY: Final = "it is sent more than its receiver queue has room for, until it connects anew"
 _ABOVE: Final = "reads ask for more entries than the consumers can take, and the rest waits in the replay set"
 
 
@@ -48,8 +50,9 @@ def _leak(leak: OffForGood, names: ConsumerNames, moment: Moment) -> Finding:
     assert account is not None
     name, excess = names.of(account.consumer), shown.excess
     many = counted(abs(excess), "permit", "permits")
-    text = f"{name} has {many} too {'few' if excess < 0 else 'many'} for good, {_since(shown)}"
-    if shown.is_whole:
+    left = leak.ended_us is not None
+    text = f"{name} {'had' if left else 'has'} {many} too {'few' if excess < 0 else 'many'} for good, {_since(shown)}"
+    if shown.is_whole and not shown.base:
         returned = f", of which {account.returned:,} were acknowledged already" if account.returned else ""
         text += (
             f": its client granted {account.granted:,} and was sent {counted(account.messages, 'message', 'messages')}"
@@ -59,12 +62,11 @@ def _leak(leak: OffForGood, names: ConsumerNames, moment: Moment) -> Finding:
     else:
         text += ": by its flows and deliveries since it should not have changed"
     text += _growth(shown)
-    text += (
-        "; it is sent less at a time, and nothing at all if it loses its whole receiver queue"
-        if excess < 0
-        else "; it is sent more than its receiver queue has room for"
-    )
-    text += ", until its client connects anew: restart it, and keep the log, a broker that does it has a bug"
+    if left:
+        until = "lines are missing" if leak.lost else "the consumer left"
+        text += f"; it is over since {until}. Keep the log, a broker that does it has a bug"
+    else:
+        text += f"; {_FEW if excess < 0 else _MANY}. Restart it, and keep the log, a broker that does it has a bug"
     return _finding(LEAK, leak, text, [account.consumer], moment)
 
 
@@ -72,9 +74,9 @@ def _drift(drift: OffForGood, leaks: Iterable[OffForGood], names: ConsumerNames,
     shown, excess = drift.shown, drift.shown.excess
     side = "below" if excess < 0 else "above"
     many = counted(abs(excess), "permit", "permits")
-    text = (
-        f"the dispatcher's total is {many} {side} the sum of its consumers' permits for good, {_since(shown)}"
-    )
+    over = drift.ended_us is not None
+    verb = "was" if over else "is"
+    text = f"the dispatcher's total {verb} {many} {side} the sum of its consumers' permits for good, {_since(shown)}"
     causes = [_cause_of(step, before) for step, before in _changes(shown)]
     first = causes[0] if causes else None
     if first is not None:
@@ -84,7 +86,11 @@ def _drift(drift: OffForGood, leaks: Iterable[OffForGood], names: ConsumerNames,
     if first is None and off and sum(leak.shown.excess for leak in off) == -excess:
         whose = listed(names.of(leak.account.consumer) for leak in off if leak.account is not None)
         text += f"; it is the permits of {whose} that are off, not the total"
-    text += f"; {_BELOW if excess < 0 else _ABOVE}. It lasts until no consumer is connected: unload the topic to end it"
+    if over:
+        until = "lines are missing" if drift.lost else "no consumer is connected any more"
+        text += f"; it is over since {until}"
+    else:
+        text += f"; {_BELOW if excess < 0 else _ABOVE}. It lasts until no consumer is connected: unload the topic to end it"
     consumers = [first.consumer] if first is not None else []
     seqs = [] if first is None else [*first.seqs]
     positions = [] if first is None or first.position is None else [as_text(first.position)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -74,12 +74,13 @@ class OffForGood:
     """A count that is off by a number that stays.
 
     ``shown``: its series; ``account``: of a consumer, ``None`` = the total. ``ended_us``: when its consumer left, of the
-    total the last one of all, microseconds; ``None`` = it goes on.
+    total the last one of all, microseconds; ``None`` = it goes on. ``lost``: it ended because lines are missing.
     """
 
     shown: Offsets[Note]
     account: Account | None
     ended_us: int | None
+    lost: bool = False
 
 
 class _Delivery(NamedTuple):
@@ -300,7 +301,11 @@ class PermitLedger:
         """Take entries that were refused at the last moment: they are charged, and no line says by how much."""
         account = self._of(line)
         if account is not None:
-            self._lose_account(account, line.t_us)
+            self._end(account.shown, replace(account), line.t_us)
+            account.shown = Offsets.again(account.shown)
+            self._end(self._total, None, line.t_us)
+            self._total = Offsets.again(self._total)
+            self._notes.clear()
 
     def _consumer_removing(self, line: PermitLine) -> None:
         """Take the beginning of a removal: the total is lowered in it, and may be shown before it ends."""
@@ -348,18 +353,18 @@ class PermitLedger:
         self._sending.clear()
 
     def _lose_account(self, account: Account, t_us: int) -> None:
-        self._end(account.shown, account, t_us)
+        self._end(account.shown, replace(account), t_us, lost=True)
         account.lose()
         self._lose_total(t_us)
 
     def _lose_total(self, t_us: int) -> None:
-        self._end(self._total, None, t_us)
+        self._end(self._total, None, t_us, lost=True)
         self._total = Offsets(None)
         self._notes.clear()
 
-    def _end(self, shown: Offsets[Note], account: Account | None, t_us: int) -> None:
+    def _end(self, shown: Offsets[Note], account: Account | None, t_us: int, *, lost: bool = False) -> None:
         if shown.excess:
-            self._ended.append(OffForGood(shown, account, t_us))
+            self._ended.append(OffForGood(shown, account, t_us, lost))
 
 
 _HANDLERS: Final[dict[str, Callable[[PermitLedger, PermitLine], None]]] = {

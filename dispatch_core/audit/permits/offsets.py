@@ -61,7 +61,7 @@ class Offsets(Generic[Note]):
         more_steps: number of changes that ``steps`` leaves out.
         seq, t_us: the last line that shows that the count is off.
         off: number of lines that show it.
-        is_whole: the count was known at the beginning.
+        is_whole: no line that changed the count is missing since the beginning.
     """
 
     offset: int | None = 0
@@ -80,6 +80,13 @@ class Offsets(Generic[Note]):
 
     def __post_init__(self) -> None:
         self.is_whole = self.offset is not None
+
+    @classmethod
+    def again(cls, before: Offsets[Note]) -> Offsets[Note]:
+        """Return the series behind a change of the count whose size no line gives: it begins with the next lines."""
+        made: Offsets[Note] = cls(None)
+        made.is_whole = before.is_whole
+        return made
 
     @property
     def is_open(self) -> bool:

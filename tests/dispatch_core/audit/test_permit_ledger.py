@@ -204,10 +204,13 @@ def test_behind_lost_lines_counts_begin_anew(ledger: Any) -> None:
     assert [count.shown.is_whole for count in made.off_for_good()] == [False]
 
 
-def test_entries_refused_at_the_last_moment_make_no_finding(ledger: Any) -> None:
+def test_entries_refused_at_the_last_moment_are_charged_and_make_no_finding(ledger: Any) -> None:
     refused = {"kind": "pending_ack_refused", "consumer": 1, "positions": ["5:1"]}
-    made = ledger(JOIN, send(1, 0, 10, 6), [refused], send(1, 2, 6, -2), send(1, 3, -2, -6))
-    assert off(made) == []
+    begun = [*JOIN, *send(1, 0, 10, 6), refused, *send(1, 2, 6, -2)]
+    assert off(ledger(begun, send(1, 3, -2, -6))) == []
+    made = ledger(begun, send(1, 3, -2, -6), send(1, 4, -7, -11))
+    assert off(made) == [(1, -1, [15])]
+    assert [count.shown.is_whole for count in made.off_for_good()] == [True]
 
 
 def test_failover_has_no_total_and_parks_nothing(ledger: Any) -> None:
