@@ -21,10 +21,14 @@ DRIFT: Final = "permit_drift"
 _MOST_SEQS: Final = 20
 #: Place among the findings of one line.
 _PLACE: Final = 3
-_BELOW: Final = "reads get smaller by it, down to the permits of the first available consumer: this alone stops no delivery"
-_FEW: Final = "it is sent less at a time, and nothing at all once its whole receiver queue is lost, until it connects anew"
-_MANY: Final = "it is sent more than its receiver queue has room for, until it connects anew"
-_ABOVE: Final = "reads ask for more entries than the consumers can take, and the rest waits in the replay set"
+_BELOW: Final = (
+    "reads ask for less by it, down to the permits of the first available consumer, and no delivery stops by "
+    "it alone"
+)
+_ABOVE: Final = "reads ask for more than the consumers can take, and the rest waits in the replay set"
+_FEW: Final = "it is sent less at a time, and nothing at all once its whole receiver queue is lost"
+_MANY: Final = "it is sent more than its receiver queue has room for"
+_REPORT: Final = "Keep the log, a broker that does it has a bug"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,8 @@ def _leak(leak: OffForGood, names: ConsumerNames, moment: Moment) -> Finding:
         )
     else:
         text += ": by its flows and deliveries since it should not have changed"
-    text += _growth(shown)
-    if left:
-        until = "lines are missing" if leak.lost else "the consumer left"
-        text += f"; it is over since {until}. Keep the log, a broker that does it has a bug"
-    else:
-        text += f"; {_FEW if excess < 0 else _MANY}. Restart it, and keep the log, a broker that does it has a bug"
+    text += f"{_growth(shown)}; {_FEW if excess < 0 else _MANY}"
+    text += f". {_end(leak, 'the consumer left', 'its client connects anew: restart it')}. {_REPORT}"
     return _finding(LEAK, leak, text, [account.consumer], moment)
 
 
@@ -74,8 +74,7 @@ def _drift(drift: OffForGood, leaks: Iterable[OffForGood], names: ConsumerNames,
     shown, excess = drift.shown, drift.shown.excess
     side = "below" if excess < 0 else "above"
     many = counted(abs(excess), "permit", "permits")
-    over = drift.ended_us is not None
-    verb = "was" if over else "is"
+    verb = "is" if drift.ended_us is None else "was"
     text = f"the dispatcher's total {verb} {many} {side} the sum of its consumers' permits for good, {_since(shown)}"
     causes = [_cause_of(step, before) for step, before in _changes(shown)]
     first = causes[0] if causes else None
@@ -86,16 +85,20 @@ def _drift(drift: OffForGood, leaks: Iterable[OffForGood], names: ConsumerNames,
     if first is None and off and sum(leak.shown.excess for leak in off) == -excess:
         whose = listed(names.of(leak.account.consumer) for leak in off if leak.account is not None)
         text += f"; it is the permits of {whose} that are off, not the total"
-    if over:
-        until = "lines are missing" if drift.lost else "no consumer is connected any more"
-        text += f"; it is over since {until}"
-    else:
-        text += f"; {_BELOW if excess < 0 else _ABOVE}. It lasts until no consumer is connected: unload the topic to end it"
+    text += f"; {_BELOW if excess < 0 else _ABOVE}"
+    text += f". {_end(drift, 'no consumer is connected any more', 'no consumer is connected: unload the topic to end it')}"
     consumers = [first.consumer] if first is not None else []
     seqs = [] if first is None else [*first.seqs]
     positions = [] if first is None or first.position is None else [as_text(first.position)]
     reason = None if first is None else first.cause
     return _finding(DRIFT, drift, text, consumers, moment, seqs=seqs, positions=positions, reason=reason)
+
+
+def _end(count: OffForGood, ended_by: str, ends_by: str) -> str:
+    """Say how long a count stays off; ``ended_by``, ``ends_by``: what ended it, and what will."""
+    if count.ended_us is None:
+        return f"It lasts until {ends_by}"
+    return f"It is over since {'lines are missing' if count.lost else ended_by}"
 
 
 def _since(shown: Offsets[Note]) -> str:

@@ -37,7 +37,7 @@ CONSUMER_REMOVED: Final = "consumer_removed"
 
 @dataclass(slots=True)
 class Note:
-    """What may have changed the total otherwise than the sum.
+    """An event that may have changed the total otherwise than the sum.
 
     Attributes:
         cause: ``ACKED_INDEXES`` or ``CONSUMER_REMOVED``.
