@@ -21,7 +21,7 @@ A client grants 10 permits and is sent a batch of four, one of which is acknowle
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,6 +31,22 @@ from dispatch_core.audit.permits.offsets import Offsets
 NOT_YET: Final = 1 << 62
 #: A value that may be one of more numbers says nothing.
 MOST_VALUES: Final = 4096
+#: Sums that are made to find these numbers.
+_MOST_SUMS: Final = 1 << 16
+#: Movements of a connection that may be under way at once. With more of them the log lacks lines.
+_MOST_MOVING: Final = 256
+
+
+def sums(found: Collection[int], numbers: Collection[int]) -> set[int]:
+    """Add each of ``numbers`` to each of ``found``; empty = there are too many.
+
+    >>> sorted(sums({0, 2}, (1, 3)))
+    [1, 3, 5]
+    """
+    if len(found) * len(numbers) > _MOST_SUMS:
+        return set()
+    made = {value + number for value in found for number in numbers}
+    return made if len(made) <= MOST_VALUES else set()
 
 
 @dataclass(slots=True)
@@ -101,7 +117,7 @@ class Account:
         if not self.granted:
             self.first_grant = permits
         self.granted += permits
-        self.moving.append(Movement(seq, (permits,), granted=self.granted))
+        self._move(Movement(seq, (permits,), granted=self.granted))
 
     def count(self, seq: int, *, blocked: bool) -> None:
         """Take the line at which the consumer has counted its flow; ``blocked``: it may have been parked instead."""
@@ -132,7 +148,7 @@ class Account:
         self.messages += messages
         self.returned += acked[-1]
         amounts = tuple(count - messages for count in acked)
-        self.moving.append(Movement(seq, amounts, is_charge=True))
+        self._move(Movement(seq, amounts, is_charge=True))
 
     def charged_by(self, seq: int) -> None:
         """Take the line behind which all deliveries so far are charged."""
@@ -151,9 +167,7 @@ class Account:
             amounts = movement.amounts
             if movement.certain_seq > (charges_since if movement.is_charge else flows_since):
                 amounts = (0, *amounts)
-            found = {value + amount for value in found for amount in amounts}
-            if len(found) > MOST_VALUES:
-                return frozenset()
+            found = sums(found, amounts)
         return frozenset(found)
 
     def show(self, seq: int, t_us: int, permits: int, flows_since: int, charges_since: int) -> frozenset[int]:
@@ -188,12 +202,17 @@ class Account:
         return any(movement.is_charge for movement in self.moving)
 
     def charges(self) -> set[int]:
-        """Return by how much the deliveries that are not part of ``charged`` may change the total."""
+        """Return by how much deliveries that are not part of ``charged`` may change the total; empty = too many numbers."""
         found = {0}
         for movement in self.moving:
             if movement.is_charge:
-                found = {value + amount for value in found for amount in movement.amounts}
+                found = sums(found, movement.amounts)
         return found
+
+    def _move(self, movement: Movement) -> None:
+        if len(self.moving) >= _MOST_MOVING:
+            self.lose()
+        self.moving.append(movement)
 
     def _assume(self) -> None:
         """Take the likeliest amounts: while the permits are not known, no value shows which ones are right."""

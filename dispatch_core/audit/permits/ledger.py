@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from dispatch_core.audit.permits.accounts import MOST_VALUES, Account
+from dispatch_core.audit.permits.accounts import Account, sums
 from dispatch_core.audit.permits.lines import PermitLine, last_locked, read_lines
 from dispatch_core.audit.permits.offsets import Offsets
 from dispatch_core.audit.permits.partly_acked import PartlyAcked
@@ -190,7 +189,8 @@ class PermitLedger:
             return
         account.count(line.seq, blocked=not (self._single_active or blocked is False))
         since = self._flow_seq.get(account.consumer, line.locked_seq)
-        account.show(line.seq, line.t_us, permits, flows_since=line.seq, charges_since=since)
+        if permits is not None:
+            account.show(line.seq, line.t_us, permits, flows_since=line.seq, charges_since=since)
 
     def _flow_applied(self, line: PermitLine) -> None:
         account, (permits,) = self._of(line), line.fields
@@ -200,6 +200,9 @@ class PermitLedger:
     def _sent(self, line: PermitLine) -> None:
         account, (positions, sizes, permits) = self._of(line), line.fields
         if account is None:
+            return
+        if sizes is None or None in sizes:
+            self._lose_account(account, line.t_us)
             return
         if permits is not None:
             account.show(
@@ -213,7 +216,9 @@ class PermitLedger:
                 for position, messages in zip(positions, sizes, strict=False)
             ]
             acked = _sums(counts)
-            partly = next((place for place, count in zip(positions, counts, strict=False) if count[-1]), None)
+            partly = next(
+                (place for place, count in zip(positions, counts, strict=False) if any(count[-1:])), None
+            )
         if not acked:
             self._lose_account(account, line.t_us)
             return
@@ -255,27 +260,26 @@ class PermitLedger:
         total, rows = line.fields
         if rows is None or self._single_active:
             return
-        left = [total]  # by what the total may be larger than the sum
-        for consumer, _usable, permits, _unacked in rows:
-            account = self._find(consumer)
+        left = {total or 0}  # by what the total may be larger than the sum
+        for row in rows:
+            account = None if row is None or len(row) != 4 or None in row else self._find(row[0])
             if account is None:
-                left = []
+                left = set()
                 continue
+            permits = row[2]
             differences = account.show(
                 line.seq, line.t_us, permits, flows_since=line.locked_seq, charges_since=line.locked_seq
             )
+            if self._total.is_whole and not account.shown.is_whole:
+                self._lose_total(line.t_us)
             if account.shown.offset is None or not differences:
-                left = []
+                left = set()
                 continue
             of_consumer = differences & account.shown.possible or differences
             part = account.applied + account.charged
-            if len(of_consumer) == 1 and not account.has_charges:
-                (difference,) = of_consumer
-                left = [value - part - difference for value in left]
-                continue
-            every = product(left, of_consumer, account.charges())
-            left = list({value - part - difference - charge for value, difference, charge in every})
-            left = left if len(left) <= MOST_VALUES else []
+            left = sums(left, [-part - difference for difference in of_consumer])
+            if account.has_charges:
+                left = sums(left, [-charge for charge in account.charges()])
         if total is None or not left:
             return
         differences = frozenset(left)
@@ -392,8 +396,8 @@ def _sums(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """
     found, likeliest = {0}, 0
     for numbers in counts:
-        likeliest += numbers[-1]
-        found = {value + number for value in found for number in numbers}
-        if len(found) > MOST_VALUES:
+        found = sums(found, numbers)
+        if not found:
             return ()
+        likeliest += numbers[-1]
     return (*sorted(found - {likeliest}), likeliest)

@@ -21,6 +21,8 @@ from dispatch_core.audit.deliveries.findings import ACK_RACE_US
 from dispatch_core.broker.cursor import EVERY_INDEX, indexes_left, indexes_left_by_cumulative
 from dispatch_core.recording.checkpoint import Position
 
+#: Of larger batches nothing is said.
+LARGEST_BATCH: Final = 4096
 #: Entries that are acknowledged as a whole are forgotten when so many are kept.
 _KEPT: Final = 4096
 
@@ -59,7 +61,11 @@ class PartlyAcked:
         """
         if cumulative:
             for earlier in [known for known in self._left if known < position]:
-                self._set(earlier, EVERY_INDEX, t_us)
+                since_us, left = self._left[earlier][-1]
+                if left != EVERY_INDEX:
+                    self._set(earlier, EVERY_INDEX, t_us)
+                elif t_us - since_us > ACK_RACE_US:
+                    del self._left[earlier]
         if not words:
             if position in self._left:
                 self._set(position, EVERY_INDEX, t_us)
@@ -77,9 +83,14 @@ class PartlyAcked:
             self._set(position, EVERY_INDEX, t_us)
 
     def counts(self, position: Position, messages: int, t_us: int) -> tuple[int, ...]:
-        """Return how many of an entry's messages may count as acknowledged when it is sent, the likeliest number last."""
+        """Return how many of an entry's messages may count as acknowledged when it is sent, the likeliest number last.
+
+        Empty = there are too many possible numbers.
+        """
         if messages <= 1:
             return (0,)
+        if messages > LARGEST_BATCH:
+            return ()
         if not self._is_known:
             return tuple(range(messages, -1, -1))
         known = self._left.get(position)
