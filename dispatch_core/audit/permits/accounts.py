@@ -15,8 +15,8 @@ A client grants 10 permits and is sent a batch of four, one of which is acknowle
 >>> account.grant(5, 5)
 >>> sorted(account.values(4, 4))
 [7, 12]
->>> account.granted, account.used, account.returned
-(15, 3, 1)
+>>> account.granted, account.used, account.returned, account.client_expects
+(15, 3, 1, 11)
 """
 
 from __future__ import annotations
@@ -100,6 +100,15 @@ class Account:
     def used(self) -> int:
         """Permits that deliveries took."""
         return self.messages - self.returned
+
+    @property
+    def client_expects(self) -> int:
+        """The permits that the client counts as granted and not yet taken.
+
+        A client takes every message of a batch that it gets, also the ones that were acknowledged before, and grants them
+        again (ConsumerImpl.increaseAvailablePermits). So the broker counts more than the client by ``returned``.
+        """
+        return self.granted - self.messages
 
     @property
     def expected(self) -> int:

@@ -26,7 +26,7 @@ _BELOW: Final = (
     "it alone"
 )
 _ABOVE: Final = "reads ask for more than the consumers can take, and the rest waits in the replay set"
-_FEW: Final = "it is sent less at a time, and nothing at all once its whole receiver queue is lost"
+_FEW: Final = "it is sent less at a time, and nothing at all once its whole receiver queue{size} is lost"
 _MANY: Final = "it is sent more than its receiver queue has room for"
 _REPORT: Final = "Keep the log, a broker that does it has a bug"
 
@@ -65,7 +65,8 @@ def _leak(leak: OffForGood, names: ConsumerNames, moment: Moment) -> Finding:
         )
     else:
         text += ": by its flows and deliveries since it should not have changed"
-    text += f"{_growth(shown)}; {_FEW if excess < 0 else _MANY}"
+    size = f" of {account.first_grant:,}" if account.first_grant else ""
+    text += f"{_growth(shown)}; {_FEW.format(size=size) if excess < 0 else _MANY}"
     text += f". {_end(leak, 'the consumer left', 'its client connects anew: restart it')}. {_REPORT}"
     return _finding(LEAK, leak, text, [account.consumer], moment)
 

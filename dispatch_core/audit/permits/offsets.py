@@ -125,6 +125,9 @@ class Offsets(Generic[Note]):
             return
         left = self._others & differences
         if not left:
+            if len(self._waiting) >= MOST_STEPS:
+                del self._waiting[-1]
+                self.more_steps += 1
             self._waiting.append(Step(seq, t_us, self._right_seq, _one(differences), notes))
             self._proofs = 0
         self._others = left or differences

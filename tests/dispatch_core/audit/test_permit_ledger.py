@@ -81,6 +81,7 @@ def test_an_account_has_what_was_granted_used_and_returned(ledger: Any) -> None:
     account = made.account(1)
     assert (account.granted, account.messages, account.returned, account.used) == (18, 8, 3, 5)
     assert (account.first_grant, account.applied, account.expected) == (10, 18, 13)
+    assert account.client_expects == account.expected - account.returned
     assert off(made) == []
 
 
