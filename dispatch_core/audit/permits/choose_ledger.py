@@ -5,7 +5,7 @@ from __future__ import annotations
 from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.audit.permits.checkpoint_ledger import CheckpointLedger, shows_permits
 from dispatch_core.audit.permits.ledger import PermitLedger
-from dispatch_core.audit.permits.lines import SHOWING
+from dispatch_core.audit.permits.lines import OF_A_TRACE
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.recording.log import DispatcherLog
 
@@ -27,7 +27,7 @@ def choose_ledger(
     keeps_indexes = None
     if profile is not None:
         keeps_indexes = bool(profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"))
-    if is_trace or has_kind(head.events, *SHOWING):
+    if is_trace or has_kind(head.events, *OF_A_TRACE):
         return PermitLedger(keeps_indexes=keeps_indexes, single_active=single_active, is_first=is_first)
     if shows_permits(head.events):
         return CheckpointLedger(has_parking=not single_active, keeps_indexes=keeps_indexes)

@@ -36,8 +36,8 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "round_end": (),
 }
 KINDS: Final = tuple(_FIELDS)
-#: Kinds that show a count of the broker, and that only a trace has.
-SHOWING: Final = ("flow_counted", "send_returned", "read_attempt_end")
+#: Kinds by which a trace is known. Each of its ``sent`` lines shows the permits of a consumer.
+OF_A_TRACE: Final = ("flow_counted", "flow_applied", "send_returned", "read_attempt_end")
 
 
 @dataclass(frozen=True, slots=True)
