@@ -175,6 +175,20 @@ _KINDS: Final = (
         0,
     ),
     AnomalyKind(
+        "permit_leak",
+        MAJOR,
+        COMPLETENESS,
+        "the broker counts other permits for a consumer than what its client granted less what deliveries took, for good",
+        0,
+    ),
+    AnomalyKind(
+        "permit_drift",
+        MINOR,
+        COMPLETENESS,
+        "the dispatcher's total permits and the sum of its consumers' permits part for good",
+        0,
+    ),
+    AnomalyKind(
         "imbalance",
         MINOR,
         BALANCE,

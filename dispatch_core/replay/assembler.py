@@ -35,6 +35,9 @@ from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Rows
 from dispatch_core.audit.key_totals import Pairs
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.permits.checkpoint_ledger import shows_permits
+from dispatch_core.audit.permits.choose_ledger import Ledger, choose_ledger
+from dispatch_core.audit.permits.findings import Moment, permit_findings
 from dispatch_core.audit.unsent_entries import (
     NOTHING_UNFINISHED,
     Unfinished,
@@ -160,6 +163,13 @@ class Replay:
             if after._deleted:
                 self._audit.clocks = ProducerClocks()
         self._is_first = after is None and not earlier
+        self._permits: Ledger | None = choose_ledger(
+            head,
+            self._judge.profile,
+            single_active=self._audit.window.single_active,
+            is_trace=trace is not None,
+            is_first=self._is_first,
+        )
         made_again = after is not None and after._deleted
         self._later_load: bool = not (self._is_first or resumes or made_again)
         self._loads_ended_us: int = _last_us(earlier) if after is None else after._last_line[1] or 0
@@ -200,6 +210,10 @@ class Replay:
         changed = [name for name in same if getattr(head, name) != getattr(self._head, name)]
         if changed:
             raise SnapshotError(f"the log has another {changed[0]} now")
+        if self._permits is not None:
+            self._permits.forget_ended()
+        elif shows_permits(head.events):
+            raise SnapshotError("the log shows permits now, and its first lines were not read for them")
         self._head = head
         self._judge.go_on(head, micros(interval_start))
         self._audit.go_on(head, interval_start)
@@ -253,6 +267,8 @@ class Replay:
         first = self._first_line is None
         self._stored.add(messages)
         self._unsent.add(messages, self._delays)
+        if self._permits is not None:
+            self._permits.take(events)
         audit = self._audit.feed(messages, events, self._judge.droppable())
         self._count(events)
         checkpoint_state = self._audit.window.checkpoint_state
@@ -430,6 +446,11 @@ class Replay:
             mixed = self._mixed_keys.findings(names)
             found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
         found += ack_holes(self._audit.scan, self._audit.window, limits, end, self._in_force)
+        if self._permits is not None:
+            self._permits.finish()
+            found += permit_findings(
+                self._permits.off_for_good(), names, Moment(end.as_of_us, self._audit.doubt)
+            )
         if self._possible_moves is not None:
             found, self.moved_before_seq = self._possible_moves.doubted(
                 found, self._audit.window, self._audit.scan, [*sampled, *skipped]

@@ -27,6 +27,7 @@ from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.fold import EVENT_COLUMNS, MESSAGE_COLUMNS, RARE_KINDS, TRACE_COLUMNS
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.audit.lost_lines import with_doubts
+from dispatch_core.audit.permits.checkpoint_ledger import shows_permits
 from dispatch_core.audit.unlogged_moves import UnloggedMoves
 from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.checkpoint import Position, leading
@@ -143,6 +144,8 @@ def replay_files(
     yield {"dispatcher_state": pa.concat_tables([stored.counted(*of_log) for of_log in states])}
 
 
+#: Further columns of a log whose checkpoints show permits.
+_PERMIT_COLUMNS: Final = ("batch_sizes", "blocked")
 #: Columns of the events of a log with lines of a trace.
 _TRACE_EVENT_COLUMNS: Final = tuple(dict.fromkeys((*EVENT_COLUMNS, *LINE_COLUMNS, *TRACE_COLUMNS)))
 #: Tables that the end of a log adds rows to. Ownership and state are joined from the parts of a log.
@@ -322,6 +325,15 @@ class _Keeping:
             self._keeper.keep(state)
 
 
+def _event_columns(logs: Sequence[_Log], *, traced: bool) -> tuple[str, ...]:
+    """Return the columns of the events that the replay of these logs reads."""
+    if traced:
+        return _TRACE_EVENT_COLUMNS
+    if any(shows_permits(part.events) for log in logs for part in log.parts):
+        return (*EVENT_COLUMNS, *_PERMIT_COLUMNS)
+    return EVENT_COLUMNS
+
+
 def _replayed(
     files: _Files,
     asked: _Asked,
@@ -336,7 +348,7 @@ def _replayed(
         files.events,
         files.messages,
         files.identity,
-        event_columns=_TRACE_EVENT_COLUMNS if with_facts else EVENT_COLUMNS,
+        event_columns=_event_columns(logs, traced=with_facts),
         message_columns=MESSAGE_COLUMNS,
         logs=[(log.lines, log.limit) for log in logs[:-1]],
         begin=None if state is None else state.cut,

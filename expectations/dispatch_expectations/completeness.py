@@ -19,6 +19,10 @@ _STUCK: Final = {
     "stuck_subscription": "times that the subscription stood still for longer than the policy allows: {value}",
     "ack_hole": "unacknowledged entries below acknowledged ones for longer than the policy allows: {value}",
 }
+_PERMITS: Final = {
+    "permit_leak": "consumers whose permits the broker has lost or doubled for good: {value}",
+    "permit_drift": "times that the dispatcher's total and the sum of its consumers' permits parted for good: {value}",
+}
 
 #: Columns with waiting times: the sentence for a value above the limit, and what the column measures.
 _WAITS: Final = {
@@ -50,7 +54,7 @@ PROMISE: Final = Promise(
         ),
         *(
             Check(kind, FAIL, sentence, limit=f"completeness.{kind}", kinds=(kind,))
-            for kind, sentence in _STUCK.items()
+            for kind, sentence in (_STUCK | _PERMITS).items()
         ),
         Check(
             "skipped",
@@ -62,9 +66,9 @@ PROMISE: Final = Promise(
         Check(
             "completeness_uncertain",
             UNKNOWN,
-            "possible losses or stalls that this log cannot prove: {value}",
+            "possible losses, stalls or lost permits that this log cannot prove: {value}",
             limit="completeness.uncertain",
-            kinds=("never_delivered", *_STUCK),
+            kinds=("never_delivered", *_STUCK, *_PERMITS),
         ),
         *(
             Check(

@@ -21,8 +21,12 @@ from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import interval_dataset, read_batches
 from spark_jobs.warehouse.delta_tables import Place
 
-#: Kinds of what may go on for several intervals: what waits as of an interval's end, and balance over a day.
-LASTING: Final = (*LEFT_WAITING, "ack_hole", "imbalance", "hot_consumer", "hot_key")
+#: Kinds of what may go on for several intervals: what waits as of an interval's end, permits that are off, and balance over
+#: a day.
+LASTING: Final = (
+    *(*LEFT_WAITING, "ack_hole", "permit_leak", "permit_drift"),
+    *("imbalance", "hot_consumer", "hot_key"),
+)
 #: Maximum number of findings per dispatcher; further identities are left out (the verdict counts every anomaly).
 MAX_IDENTITIES: Final = 10_000
 

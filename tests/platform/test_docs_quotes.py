@@ -12,7 +12,7 @@ from tests.platform.test_boundaries import ROOT
 
 SAMPLES = {
     f"{folder.parent.name}/{folder.name}": folder
-    for home in ("recordings", "stalls", "verify")
+    for home in ("recordings", "stalls", "verify", "races")
     for folder in (ROOT / "tests" / "data" / home).glob("*/*")
     if folder.is_dir()
 }
