@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dispatch_core.arrays.columns import ints, valid
+from dispatch_core.arrays.columns import encode, ints, valid
 from dispatch_core.arrays.line_kinds import has_kind, rows_of_kind
 from dispatch_core.audit.assumptions import BEHAVIOURS, CURSOR_MOVED, Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
@@ -35,7 +35,6 @@ from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
 from dispatch_core.broker.permits import UNLIMITED, look_ahead_limit
 from dispatch_core.broker.profiles import Dispatcher, Profile
-from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.errors import ProfileError
 from dispatch_core.recording.known_until import log_until
 from dispatch_core.recording.log import DispatcherLog
@@ -170,7 +169,7 @@ def statistics_at(
 
     Args:
         logs: its incarnations, oldest first; the one that was loaded then is shown.
-        t_us: the moment; ``None`` = the last line.
+        t_us: the moment; ``None`` = the last line, which also stands for any later moment.
         from_us: begin of rates, reads and key changes; by default the incarnation's first line.
         window_us: what ``msgRateOut`` is an average over.
         largest_trace: deliveries above which a trace is read as the log without a trace that it contains.
@@ -185,8 +184,10 @@ def statistics_at(
     times = ints(log.events["t_us"])
     later = np.flatnonzero(times > t_us) if t_us is not None else np.empty(0, np.intp)
     rows = int(later[0]) if len(later) else log.events.num_rows
-    moment = int(times[:rows].max()) if t_us is None else t_us
+    # Behind the last line nothing is known: what is shown is as of that line.
+    moment = t_us if t_us is not None and len(later) else int(times[:rows].max())
     until = log_until(log, moment)
+    until = replace(until, events=encode(until.events, "kind"))
     try:
         profile, problem = profile_of(log), None
     except ProfileError as error:
@@ -322,6 +323,10 @@ def _inferred(
         return _by_lines(until, judge.not_judged or "the rules are not replayed")
     core = dispatcher.core
     assert isinstance(core, KeySharedDispatcher)
+    # The data plane has sent and acknowledged by itself since the last join or leave.
+    scalars, holder = core.state.s, core.state.holder
+    passed = np.flatnonzero(holder[: scalars[st_.MARK_DELETE] + 1] != st_.NOBODY)
+    core.sent_alone(int(scalars[st_.READ_POSITION]) - 1, passed.tolist())
     judged = found["deliveries"].select(["judgement", "hash"]).to_pydict()
     odd = {
         value
@@ -518,11 +523,7 @@ def _draining(state: _State) -> list[dict[str, Any]]:
 def _tracker(state: _State, profile: Profile | None, from_us: int) -> Tracker:
     """Return the sizes from ``from_us`` on; the last one before it counts as the first."""
     core = state.core
-    if (
-        profile is None
-        or not isinstance(core, MultipleConsumersDispatcher)
-        or isinstance(core, SingleActiveDispatcher)
-    ):
+    if profile is None or not isinstance(core, MultipleConsumersDispatcher):
         return Tracker()
     limit = None
     looks_ahead = profile.dispatcher is Dispatcher.KEY_SHARED

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from dispatch_core.cli.main import main
 DATA = Path(__file__).resolve().parents[1] / "data"
 SAMPLES = DATA / "recordings"
 CLEAN = SAMPLES / "4.2.4" / "designed-drain-one-by-one-ch"
+ROLLING = SAMPLES / "4.2.4" / "designed-rolling-restart-ch"
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -44,6 +48,44 @@ def test_a_report_per_recording_is_written_where_the_output_says(
     # The same log gives the same bytes.
     assert main(arguments) == 0
     assert report.read_text("utf-8") == text
+
+
+def test_statistics_are_those_of_the_interval_s_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until the silence in which c2 waits: what holds its hashes, and the sizes over time."""
+    with gzip.open(CLEAN / "trace.jsonl.gz", "rt") as lines:
+        times = [json.loads(line).get("t_us", 0) for line in lines][1:]
+    gap, begin = max((after - before, before) for before, after in pairwise(times))
+    moment_us = begin + gap // 2
+    end = datetime.fromtimestamp(moment_us / 1e6, UTC).isoformat()
+    arguments = ["report", str(CLEAN), "--out", str(tmp_path), "--interval-start", "2026-11-21"]
+    assert main([*arguments, "--interval-end", end]) in (0, 2)
+    text = next(tmp_path.rglob("*.html")).read_text("utf-8")
+    drawn = page_data(text)["pictures"]["dispatch"]
+    series = {trace["name"]: trace for trace in drawn["data"]}  # type: ignore[index]
+    assert set(series) == {"c1", "replay set", "draining hashes"}
+    assert max(series["draining hashes"]["y"]) == 6
+    assert series["replay set"]["y"][-1] == 24
+    table = text.split('id="statistics-draining"', 1)[1].split("</table>", 1)[0]
+    assert table.count("<tr>") == 7
+    assert "<td>8664</td><td>c1</td><td>c2</td><td>2</td><td>3</td>" in table
+    assert "3:27, 3:37" in table
+    capsys.readouterr()
+
+
+def test_without_a_trace_the_picture_shows_moved_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["strip", str(ROLLING), "--out", str(tmp_path / "logs")]) == 0
+    main(["report", str(tmp_path / "logs"), "--out", str(tmp_path / "out")])
+    text = next((tmp_path / "out").rglob("*.html")).read_text("utf-8")
+    names = [trace["name"] for trace in page_data(text)["pictures"]["dispatch"]["data"]]  # type: ignore[index]
+    assert "keys moved" in names
+    assert "replay set" not in names
+    assert "it has no trace" in text
+    assert "without a trace" in text.split('id="statistics"', 1)[1]
+    capsys.readouterr()
 
 
 def test_what_the_log_cannot_show_is_as_uncertain_as_in_the_audit(
