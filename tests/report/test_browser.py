@@ -91,9 +91,16 @@ def test_names_from_logs_stay_text(hostile: Shown) -> None:
     assert HOSTILE_TOPIC in hostile.texts("h1")[0]
     assert hostile.texts("h1 small") == [HOSTILE]
     assert HOSTILE in hostile.texts("#findings td")
+    assert hostile.texts("#statistics-consumers td") == [HOSTILE_CONSUMER]
+    assert hostile.texts("#statistics h3") == [HOSTILE]
     # Charts shorten the names, too, and escape plotly's markup.
     start = HOSTILE_CONSUMER[:39]
-    for picture, place in (("ring", ".legendtext"), ("blocked", ".ytick"), ("balance", ".ytick")):
+    for picture, place in (
+        ("ring", ".legendtext"),
+        ("dispatch", ".legendtext"),
+        ("blocked", ".ytick"),
+        ("balance", ".ytick"),
+    ):
         assert any(text.startswith(start) for text in hostile.texts(f"#plot-{picture} {place}")), picture
     assert "5" in hostile.texts("#plot-balance .ytick")
     elements = "main script, main img, .plot a[href], svg b, svg a[*|href*=javascript]"
