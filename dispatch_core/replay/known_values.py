@@ -20,7 +20,7 @@ minute ago and 10 more 20 ms ago. If nothing else happened, the consumer has at 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -44,13 +44,17 @@ _DRAINING: Final = (
 )
 _RANGES: Final = ("keyHashRanges", "keyHashRangeArrays")
 _UNREAD: Final = "follows from reads, which are not in the log"
+_MEMBERSHIP: Final = f"a join or leave within {RACE_US // 1000} ms may or may not have taken effect"
 _NEAR: Final = f"lines within {RACE_US // 1000} ms may or may not have taken effect"
 _BLOCKED: Final = "the consumer may have been blocked on unacknowledged messages, which parks its permits"
 _PARTS: Final = "messages of batches were acknowledged one by one before"
+_TWICE: Final = "an entry was sent again while it was held, which the broker counts twice"
 _OPEN_ORDER: Final = (
     f"two joins or leaves lie within {RACE_US // 1000} ms, so their order in the broker is open"
 )
 _DIFFERS: Final = "deliveries before differ from the rules, or may"
+#: Of an entry that is not in the message log.
+_NO_POSITION: Final = "unknown"
 #: Limits of unacknowledged messages that a policy sets.
 _LIMITS: Final = ("unacked_namespace", "unacked_topic")
 
@@ -78,8 +82,8 @@ class NearLines:
     """Lines within ``RACE_US`` of a moment, by consumer.
 
     ``granted``: permits before it; ``sent_before``, ``sent_after``: messages. ``acked``, ``requested``: consumers whose
-    entries were acknowledged before it, or asked for again. ``membership``: a join or leave. ``entries_after``: entries sent
-    after it.
+    entries were acknowledged before it, or asked for again. ``membership``: a join or leave. ``leaving``: consumers that are
+    removed after it: the removal may have begun. ``entries_after``: entries sent after it.
     """
 
     granted: Counter[int]
@@ -88,6 +92,7 @@ class NearLines:
     acked: frozenset[int]
     requested: frozenset[int]
     membership: bool
+    leaving: frozenset[int]
     entries_after: int
 
     @classmethod
@@ -96,8 +101,9 @@ class NearLines:
         times = ints(events["t_us"], t_us)
         near = np.flatnonzero(np.abs(times - t_us) <= RACE_US)
         granted, before, after = Counter[int](), Counter[int](), Counter[int]()
-        acked, requested = set[int](), set[int]()
+        acked, requested, leaving = set[int](), set[int](), set[int]()
         membership, entries_after = False, 0
+        positions: list[dict[str, int]] = []
         columns = ["kind", "consumer", "permits", "batch_sizes", "positions"]
         lines = events.select(columns).take(pa.array(near)).to_pylist()
         for at, line in zip(near.tolist(), lines, strict=True):
@@ -105,16 +111,28 @@ class NearLines:
             match line["kind"]:
                 case "consumer_added" | "consumer_removed":
                     membership = True
+                    if line["kind"] == "consumer_removed" and not is_before:
+                        leaving.add(consumer)
                 case "flow" if is_before:
                     granted[consumer] += line["permits"] or 0
                 case "sent":
                     (before if is_before else after)[consumer] += sum(line["batch_sizes"] or ())
                     entries_after += 0 if is_before else len(line["positions"] or ())
                 case "ack" if is_before:
-                    acked |= {consumer, *_receivers(events, line["positions"] or (), row)}
+                    acked.add(consumer)
+                    positions += line["positions"] or ()
                 case "redeliver":
                     requested.add(consumer)
-        return cls(granted, before, after, frozenset(acked), frozenset(requested), membership, entries_after)
+        return cls(
+            granted,
+            before,
+            after,
+            frozenset(acked | _receivers(events, positions, row)),
+            frozenset(requested),
+            membership,
+            frozenset(leaving),
+            entries_after,
+        )
 
     @property
     def quiet(self) -> bool:
@@ -125,6 +143,8 @@ class NearLines:
 def _receivers(events: pa.Table, positions: Iterable[Mapping[str, int]], row: int) -> set[int]:
     """Return the consumers that were sent any of some positions, in the lines before ``row``."""
     wanted = {(position["ledger_id"], position["entry_id"]) for position in positions}
+    if not wanted:
+        return set()
     rows = rows_of_kind(events, "sent")
     found = set()
     for line in events.select(["consumer", "positions"]).take(pa.array(rows[rows < row])).to_pylist():
@@ -142,6 +162,7 @@ class Doubts:
         everything: why no value is known; ``None`` = some are.
         counters: why no permits and unacknowledged messages are known; ``None`` = they are, but for ``near`` and
             ``may_block``.
+        twice: consumers of entries that were sent again while somebody held them.
         may_block: consumers that may have been blocked on unacknowledged messages.
         subscription_may_block: the subscription may have been.
         order: why the owners of hashes are not known; ``None`` = they are.
@@ -152,6 +173,7 @@ class Doubts:
     near: NearLines
     everything: str | None = None
     counters: str | None = None
+    twice: frozenset[int] = frozenset()
     may_block: frozenset[int] = frozenset()
     subscription_may_block: bool = False
     order: str | None = None
@@ -171,7 +193,10 @@ def doubts_of(
 ) -> Doubts:
     """Find what a log leaves open at ``t_us``, behind the lines before ``row``."""
     before = events.slice(0, row)
-    sums, highest = _most_unacked(before)
+    # What was sent a moment later may be counted already.
+    near = NearLines.of(events, row, t_us)
+    held = _Held.of(before)
+    highest = held.highest + near.sent_after
     limited = (
         any(what in _LIMITS for what in before["what"].to_pylist())
         if "what" in before.column_names
@@ -187,12 +212,13 @@ def doubts_of(
         )
         if is_blocked
     }
-    may_block = {consumer for consumer in sums if limited or 0 < most <= highest[consumer]}
+    may_block = {consumer for consumer in held.sent if limited or 0 < most <= highest[consumer]}
     return Doubts(
-        near=NearLines.of(events, row, t_us),
+        near=near,
         everything=everything,
         counters=_PARTS if before["ack_sets"].null_count < before.num_rows else None,
         may_block=frozenset(may_block | blocked),
+        twice=held.twice,
         subscription_may_block=limited or 0 < of_all <= sum(highest.values()),
         order=_open_order(before),
         hashes=hashes,
@@ -200,40 +226,51 @@ def doubts_of(
     )
 
 
-def _most_unacked(events: pa.Table) -> tuple[Counter[int], Counter[int]]:
-    """Return per consumer the messages sent to it, and the most that may have been unacknowledged at once.
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Messages per consumer: all that were ``sent``, and the most that may have been unacknowledged at once.
 
-    An acknowledgement takes effect up to ``RACE_US`` after its line.
+    ``twice``: consumers of entries that were sent again while somebody held them. The broker counts such an entry twice, and
+    an acknowledgement of it once.
     """
-    rows = np.flatnonzero(of_kinds(events, "sent", "ack", "redeliver"))
-    columns = ["t_us", "kind", "consumer", "positions", "batch_sizes", "ack_sets"]
-    begin = leading(events)
-    connected = () if begin is None else begin.consumers or ()
-    now = Counter({consumer.number: consumer.unacked or 0 for consumer in connected})
-    sums, highest = Counter(now), Counter(now)
-    held: dict[tuple[int, int], tuple[int, int]] = {}
-    late: list[tuple[int, int, int]] = []  # when, whose, how many
-    first = 0
-    for line in events.select(columns).take(pa.array(rows)).to_pylist():
-        t_us = line["t_us"] or 0
-        while first < len(late) and late[first][0] < t_us:
-            now[late[first][1]] -= late[first][2]
-            first += 1
-        positions = [(at["ledger_id"], at["entry_id"]) for at in line["positions"] or ()]
-        if line["kind"] == "sent":
-            sizes = line["batch_sizes"] or [1] * len(positions)
-            for position, size in zip(positions, sizes, strict=False):
-                held[position] = line["consumer"], size
-            total = sum(sizes)
-            sums[line["consumer"]] += total
-            now[line["consumer"]] += total
-            highest[line["consumer"]] = max(highest[line["consumer"]], now[line["consumer"]])
-        elif line["kind"] == "ack" and line["ack_sets"] is None:
-            for position in positions:
-                if position in held:
-                    consumer, size = held.pop(position)
-                    late.append((t_us + RACE_US, consumer, size))
-    return sums, highest
+
+    sent: Counter[int]
+    highest: Counter[int]
+    twice: frozenset[int]
+
+    @classmethod
+    def of(cls, events: pa.Table) -> _Held:
+        """Count over ``events``. An acknowledgement takes effect up to ``RACE_US`` after its line."""
+        rows = np.flatnonzero(of_kinds(events, "sent", "ack", "redeliver", "consumer_removed"))
+        columns = ["t_us", "kind", "consumer", "positions", "batch_sizes", "ack_sets"]
+        begin = leading(events)
+        connected = () if begin is None else begin.consumers or ()
+        now = Counter({consumer.number: consumer.unacked or 0 for consumer in connected})
+        sent, highest, twice = Counter(now), Counter(now), set[int]()
+        held: dict[tuple[int, int], tuple[int, int]] = {}
+        late: deque[tuple[int, int, int]] = deque()  # when, whose, how many
+        for line in events.select(columns).take(pa.array(rows)).to_pylist():
+            t_us, number = line["t_us"] or 0, line["consumer"]
+            while late and late[0][0] < t_us:
+                _, consumer, size = late.popleft()
+                now[consumer] -= size
+            positions = [(at["ledger_id"], at["entry_id"]) for at in line["positions"] or ()]
+            if line["kind"] == "sent":
+                sizes = line["batch_sizes"] or [1] * len(positions)
+                for position, size in zip(positions, sizes, strict=False):
+                    if position in held:
+                        twice |= {number, held[position][0]}
+                    held[position] = number, size
+                sent[number] += sum(sizes)
+                now[number] += sum(sizes)
+                highest[number] = max(highest[number], now[number])
+                continue
+            if line["kind"] != "ack" and line["positions"] is None:  # all that the consumer holds
+                positions = [position for position, (consumer, _) in held.items() if consumer == number]
+            if line["ack_sets"] is None:
+                gone = [held.pop(position) for position in positions if position in held]
+                late += [(t_us + RACE_US, consumer, size) for consumer, size in gone]
+        return cls(sent, highest, frozenset(twice))
 
 
 def _open_order(events: pa.Table) -> str | None:
@@ -279,7 +316,9 @@ def values_of(
         doubt, at_least = everything, None
         match name:
             case "unackedMessages":
-                if any(name not in own.known for own in consumers):
+                if near.membership:
+                    doubt = doubt or _MEMBERSHIP
+                elif any(name not in own.known for own in consumers):
                     doubt = doubt or _NEAR
                     parts = [own.known.get(name, own.at_least.get(name)) for own in consumers]
                     at_least = None if None in parts else sum(part for part in parts if part is not None)
@@ -299,7 +338,7 @@ def values_of(
             case "lastSentPosition" | "individuallySentPositions":
                 doubt = doubt or _UNREAD
             case "activeConsumer" | "activeConsumerName":
-                doubt = doubt or (_NEAR if near.membership else None)
+                doubt = doubt or (_MEMBERSHIP if near.membership else None)
             case name if name in _DRAINING:
                 doubt = doubt or _doubt_of_draining(doubts)
             case _:
@@ -322,15 +361,17 @@ def _of_consumer(
             values.not_known[name] = "the log begins with a checkpoint that does not tell it"
             continue
         doubt, at_least = doubts.everything, None
+        if number in near.leaving:
+            doubt = doubt or _MEMBERSHIP
         counters = None if single_active else doubts.counters
-        blocks = not single_active and number in doubts.may_block
+        blocks = not single_active and number in doubts.may_block | doubts.twice
         match name:
             case "availablePermits":
                 doubt = doubt or counters or (_BLOCKED if blocks else None)
                 if doubt is None and (near.granted[number] or sent):
                     doubt, at_least = _NEAR, shown[name] - near.granted[number] - near.sent_after[number]
             case "unackedMessages" if not single_active:
-                doubt = doubt or counters
+                doubt = doubt or counters or (_TWICE if number in doubts.twice else None)
                 if doubt is None and number in near.requested:
                     doubt = _NEAR
                 elif doubt is None and (sent or number in near.acked):
@@ -340,11 +381,11 @@ def _of_consumer(
             case "avgMessagesPerEntry":
                 doubt = doubt or (_NEAR if sent else None)
             case "readPositionWhenJoining" | "lastSentPositionWhenJoining":
-                if doubt is None and not first:
+                if doubt is None and not first and shown[name] != _NO_POSITION:
                     at_least = shown[name]
                 doubt = doubt or _UNREAD
             case name if name in _RANGES:
-                doubt = doubt or doubts.order or (_NEAR if near.membership else None)
+                doubt = doubt or doubts.order or (_MEMBERSHIP if near.membership else None)
             case name if name in _DRAINING:
                 doubt = doubt or _doubt_of_draining(doubts)
             case _:

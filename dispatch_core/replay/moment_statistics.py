@@ -54,7 +54,7 @@ from dispatch_core.replay.delivery_history import (
     reads_of,
 )
 from dispatch_core.replay.judge_without_trace import WithoutTraceJudge
-from dispatch_core.replay.known_values import Values, doubts_of, values_of
+from dispatch_core.replay.known_values import Doubts, Values, doubts_of, values_of
 from dispatch_core.replay.statistics import (
     Positions,
     clients_of,
@@ -65,6 +65,7 @@ from dispatch_core.replay.traced_state import Core, NoStateError, Size, traced_s
 from dispatch_core.replay.untraced_counters import counted
 from dispatch_core.replay.whole_log import LARGEST_TRACE
 from dispatch_core.verify.trace.runner import is_trace
+from dispatch_core.verify.without_trace.races import RACE_US
 
 #: ``msgRateOut`` is an average over so long by default, microseconds: the broker's own period.
 DEFAULT_WINDOW_US: Final = 60_000_000
@@ -115,6 +116,7 @@ class MomentStatistics:
         notes: remarks about the level, as sentences.
         names: of the consumers, by number.
         differs: decisions of the trace before the moment differ from the rules, or lines cannot have happened.
+        near_change: a join or leave lies so near that the broker may have had other consumers; only of level E.
     """
 
     log: DispatcherLog
@@ -138,6 +140,7 @@ class MomentStatistics:
     notes: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     differs: bool = False
+    near_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ class _State:
     decisions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     differs: bool = False
+    near_change: bool = False
 
 
 def statistics_at(
@@ -223,6 +227,7 @@ def statistics_at(
         notes=state.notes,
         names=names,
         differs=state.differs,
+        near_change=state.near_change,
     )
 
 
@@ -357,6 +362,8 @@ def _inferred(
         since_us=_lost_us(core, dispatcher.owned.columns()),
         draining_doubt=draining[0] if draining else None,
         decisions=counts,
+        notes=_notes(doubts),
+        near_change=doubts.near.membership,
     )
 
 
@@ -386,7 +393,23 @@ def _counted(log: DispatcherLog, until: DispatcherLog, profile: Profile, t_us: i
     )
     shown = subscription_stats(core, entries, clients_of(until))
     values, consumers = values_of(shown, shown, profile, doubts)
-    return _State("E", core, entries, values, consumers)
+    return _State(
+        level="E",
+        core=core,
+        entries=entries,
+        values=values,
+        consumers=consumers,
+        notes=_notes(doubts),
+        near_change=doubts.near.membership,
+    )
+
+
+def _notes(doubts: Doubts) -> tuple[str, ...]:
+    if not doubts.near.membership:
+        return ()
+    return (
+        f"a join or leave lies within {RACE_US // 1000} ms: the broker may have had other consumers then",
+    )
 
 
 def _by_lines(until: DispatcherLog, reason: str) -> _State:

@@ -10,9 +10,7 @@ from typing import Any
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.known_values import Values
 from dispatch_core.replay.moment_statistics import MomentStatistics
-from dispatch_core.replay.statistics import subscription_stats
-from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.trace.runner import Verifier, verify
+from dispatch_core.replay.statistics import stats_at
 
 #: A time without a line, in whose middle nothing is under way, microseconds.
 SILENCE_US = 120_000
@@ -33,6 +31,12 @@ MOVING = {
     ),
     *("mark_delete", "cursor_op"),
 }
+#: Kinds that begin what the state of a trace has as a whole, and those that end it.
+WHOLE = {
+    "round_begin": "round_end",
+    "consumer_removing": "consumer_removed",
+    "consumer_added": "selector_added",
+}
 #: Values of the command's own, which a trace does not write down.
 OWN = {"msgRateOut", "msgOutCounter", "keysHeld", "keysHeldFirst", "keyHashes"}
 
@@ -48,9 +52,19 @@ def quiet_moments(log: DispatcherLog, most: int) -> list[int]:
 
 
 def busy_moments(log: DispatcherLog, most: int) -> list[int]:
-    """Times of lines that are the last of their microsecond."""
-    times = log.events["t_us"].to_pylist()
-    return some_of([a for a, b in pairwise(times) if b > a], most)
+    """Times of lines that are the last of their microsecond.
+
+    Not within a round or the removal of a consumer, which the state of a trace has as a whole.
+    """
+    lines = log.events.select(["t_us", "kind"]).to_pylist()
+    found, within = [], None
+    for line, following in pairwise(lines):
+        within = WHOLE.get(line["kind"], within)
+        if line["kind"] == within:
+            within = None
+        if within is None and following["t_us"] > line["t_us"]:
+            found.append(line["t_us"])
+    return some_of(found, most)
 
 
 def moments_behind(lines: list[dict[str, Any]], kind: str, most: int) -> list[int]:
@@ -99,17 +113,10 @@ class Written:
         return found
 
 
-def verified(log: DispatcherLog, moments: list[int]) -> dict[int, dict[str, Any]]:
-    """Statistics of the verified trace at moments, in one pass: after all lines that are not later."""
-    entries, found, left = Entries(log.messages), dict[int, dict[str, Any]](), sorted(moments)
-
-    def before(line: Line, driver: Verifier) -> None:
-        while left and line.t_us > left[0]:
-            found[left.pop(0)] = subscription_stats(driver.core, entries)
-
-    verification = verify(log, before=before, goes_on=True)
-    assert verification.not_judged is None, verification.not_judged
-    return found
+def verified(log: DispatcherLog, t_us: int) -> dict[str, Any]:
+    """Statistics of the verified trace after all lines that are not later."""
+    lines = zip(log.events["seq"].to_pylist(), log.events["t_us"].to_pylist(), strict=True)
+    return stats_at(log, max(seq for seq, time in lines if time <= t_us))
 
 
 def differences(shown: MomentStatistics, truth: dict[str, Any], compared: Counter[str]) -> list[str]:
@@ -118,12 +125,15 @@ def differences(shown: MomentStatistics, truth: dict[str, Any], compared: Counte
     ``compared`` counts the values by name, and those that are not known under ``? name``.
     """
     found = _differences(shown.values, truth, compared, "subscription")
-    connected = [consumer["consumer"] for consumer in truth["consumers"]]
-    compared["consumers"] += 1
-    if connected != [own.known["consumer"] for own in shown.consumers]:
-        return [*found, f"consumers: {connected}"]
-    for own, true in zip(shown.consumers, truth["consumers"], strict=True):
-        found += _differences(own, true, compared, f"consumer {true['consumer']}")
+    connected = {consumer["consumer"]: consumer for consumer in truth["consumers"]}
+    if not shown.near_change:
+        compared["consumers"] += 1
+        if [*connected] != [own.known["consumer"] for own in shown.consumers]:
+            found.append(f"consumers: {[*connected]}")
+    for own in shown.consumers:
+        number = own.known["consumer"]
+        if number in connected:
+            found += _differences(own, connected[number], compared, f"consumer {number}")
     return found
 
 
