@@ -276,13 +276,13 @@ def _by_change(
 def backlog_at_least(log: DispatcherLog, deliveries: Deliveries) -> int:
     """Count the entries that were certainly stored by the last line, for the subscription, and not acknowledged.
 
-    These lie between the lowest and the highest entry that was sent. What was stored behind the highest one is not told
-    by a line. Acknowledgements count from their arrival.
+    These lie between the lowest entry that was sent and the highest that was sent or read. What was stored behind that one
+    is not told by a line. Acknowledgements count from their arrival.
     """
     sent = np.unique(deliveries.entry[deliveries.entry >= 0])
     if not len(sent):
         return 0
-    low, high = int(sent[0]), int(sent[-1])
+    low, high = int(sent[0]), max(int(sent[-1]), _highest_read(log, deliveries.entries))
     acked = np.zeros(high + 1, np.bool_)
     rows = rows_of_kind(log.events, "ack")
     lines: list[dict[str, Any]] = (
@@ -299,3 +299,11 @@ def backlog_at_least(log: DispatcherLog, deliveries: Deliveries) -> int:
             elif 0 <= entry <= high:
                 acked[entry] = True
     return int((~acked[low:]).sum())
+
+
+def _highest_read(log: DispatcherLog, entries: Entries) -> int:
+    """Return the highest entry of the results of reads; -1 without a trace."""
+    rows = rows_of_kind(log.events, "read_done")
+    flat = pc.list_flatten(log.events["positions"].take(pa.array(rows)))
+    ledgers, ids = (ints(pc.struct_field(flat, name)).tolist() for name in ("ledger_id", "entry_id"))
+    return max(entries.ordinals(zip(ledgers, ids, strict=True)), default=-1)

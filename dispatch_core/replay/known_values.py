@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import ints, valid
-from dispatch_core.arrays.line_kinds import of_kinds, rows_of_kind
+from dispatch_core.arrays.line_kinds import has_kind, of_kinds, rows_of_kind
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.recording.checkpoint import leading
 from dispatch_core.verify.without_trace.races import RACE_US
@@ -47,6 +47,7 @@ _UNREAD: Final = "follows from reads, which are not in the log"
 _MEMBERSHIP: Final = f"a join or leave within {RACE_US // 1000} ms may or may not have taken effect"
 _NEAR: Final = f"lines within {RACE_US // 1000} ms may or may not have taken effect"
 _BLOCKED: Final = "the consumer may have been blocked on unacknowledged messages, which parks its permits"
+_MOVED: Final = "the cursor was moved before, past entries that may have been held"
 _PARTS: Final = "messages of batches were acknowledged one by one before"
 _TWICE: Final = "an entry was sent again while it was held, which the broker counts twice"
 _OPEN_ORDER: Final = (
@@ -216,7 +217,7 @@ def doubts_of(
     return Doubts(
         near=near,
         everything=everything,
-        counters=_PARTS if before["ack_sets"].null_count < before.num_rows else None,
+        counters=_doubt_of_counters(before),
         may_block=frozenset(may_block | blocked),
         twice=held.twice,
         subscription_may_block=limited or 0 < of_all <= sum(highest.values()),
@@ -224,6 +225,13 @@ def doubts_of(
         hashes=hashes,
         delays=delays,
     )
+
+
+def _doubt_of_counters(events: pa.Table) -> str | None:
+    """Return why nobody's unacknowledged messages are known; ``None`` = they are."""
+    if has_kind(events, "cursor_moved"):
+        return _MOVED
+    return _PARTS if events["ack_sets"].null_count < events.num_rows else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +334,7 @@ def values_of(
                 if doubts.subscription_may_block:
                     doubt = doubt or "the subscription may have been blocked on unacknowledged messages"
             case "msgInReplay":
-                if doubt is None and not doubts.delays:
+                if doubt is None and not doubts.delays and doubts.counters != _MOVED:
                     at_least = max(shown[name] - near.entries_after, 0)
                 doubt = doubt or _UNREAD
             case "consumersAfterMarkDeletePosition":

@@ -16,6 +16,7 @@ than a dispatcher's state:
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -81,7 +82,7 @@ _READS_UNSEEN: Final = "the log has no trace: reads are unseen"
 class Tracker:
     """Sizes of the replay set and of the draining hashes until the moment; ``None`` = not known, or the rule has none.
 
-    ``look_ahead_limit``: positions in the replay set at which normal reads stop; ``None`` = no limit.
+    ``look_ahead_limit``: positions in the replay set at which normal reads stop; ``None`` = no limit, or no consumer.
     """
 
     sizes: tuple[Size, ...] = ()
@@ -280,7 +281,7 @@ def _traced(log: DispatcherLog, seq: int) -> _State:
     decisions = {name: tally.total(name) for name in ("exact", "uncertain", "divergent")}
     illegal = len(traced.verification.log_findings)
     differs = bool(decisions["divergent"] or illegal)
-    notes = ()
+    notes: tuple[str, ...] = ()
     if differs:
         notes = (
             f"{decisions['divergent']:,} decisions before differ from the rules, and {illegal:,} lines cannot have "
@@ -520,17 +521,14 @@ def _keys_by_position(keys: Keys, until: DispatcherLog) -> dict[str, int]:
 
 def _count_hashes(own: Values) -> None:
     """Add the number of hashes that a consumer's ranges hold."""
-    for where in (own.known, own.not_known):
-        for name in ("keyHashRangeArrays", "keyHashRanges"):
-            if name not in where:
-                continue
-            if where is own.not_known:
-                own.not_known["keyHashes"] = own.not_known[name]
-                return
-            ranges = where[name]
-            pairs = [text.strip("[]").split(",") for text in ranges] if name == "keyHashRanges" else ranges
-            own.known["keyHashes"] = sum(int(end) - int(start) + 1 for start, end in pairs)
-            return
+    ranges: list[list[int]] | None = own.known.get("keyHashRangeArrays")
+    if "keyHashRanges" in own.known:
+        ranges = [json.loads(text) for text in own.known["keyHashRanges"]]
+    if ranges is not None:
+        own.known["keyHashes"] = sum(end - start + 1 for start, end in ranges)
+    for name in ("keyHashRangeArrays", "keyHashRanges"):
+        if name in own.not_known:
+            own.not_known["keyHashes"] = own.not_known[name]
 
 
 def _draining(state: _State) -> list[dict[str, Any]]:
@@ -549,8 +547,8 @@ def _tracker(state: _State, profile: Profile | None, from_us: int) -> Tracker:
     if profile is None or not isinstance(core, MultipleConsumersDispatcher):
         return Tracker()
     limit = None
-    looks_ahead = profile.dispatcher is Dispatcher.KEY_SHARED
-    if looks_ahead:
+    # Without a consumer there is nothing to read for.
+    if profile.dispatcher is Dispatcher.KEY_SHARED and core.state.s[st_.N_CONSUMERS]:
         found = int(look_ahead_limit(core.state))
         limit = None if found == UNLIMITED else found
     first = max((at for at, size in enumerate(state.sizes) if size.t_us <= from_us), default=0)

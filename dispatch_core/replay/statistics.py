@@ -306,7 +306,8 @@ def _single_active(core: SingleActiveDispatcher, clients: Mapping[int, Client]) 
         }
         for number in core.members
     ]
-    active = core.active
+    # While everybody is disconnected, the one that was active may be gone already.
+    active = core.active if core.active is not None and core.is_connected(core.active) else None
     return {
         "type": "Exclusive" if core.is_exclusive else "Failover",
         "unackedMessages": 0,

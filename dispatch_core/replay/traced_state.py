@@ -114,5 +114,10 @@ def _folded(log: DispatcherLog, seq: int, history: StateHistory | None) -> Trace
         raise NoStateError(
             f"{where}: no line up to seq {seq} tells of a dispatcher; {lines}: ask for a later one"
         )
+    stopped = drivers["only"].stopped
+    if stopped is not None:
+        raise NoStateError(
+            f"{where}: no statistics behind seq {stopped[1]}, as the log is not replayed from there on: {stopped[0]}"
+        )
     core = drivers["only"].core
     return TracedState(core, Entries(log.messages), history or StateHistory(), verification)

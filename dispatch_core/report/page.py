@@ -129,12 +129,14 @@ def _statistics(statistics: StatisticsShown | None) -> Iterable[str]:
     )
     yield "</dl>"
     for table in statistics.tables:
-        yield f'<h3>{_text(table.title)}</h3><div class="wide"><table id="statistics-{table.name}"><thead><tr>'
-        yield from (f"<th>{_text(head)}</th>" for head in table.head)
-        yield "</tr></thead><tbody>"
-        for row in table.rows:
-            yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>"
-        yield "</tbody></table></div>"
+        yield f"<h3>{_text(table.title)}</h3>"
+        if table.rows:
+            yield f'<div class="wide"><table id="statistics-{table.name}"><thead><tr>'
+            yield from (f"<th>{_text(head)}</th>" for head in table.head)
+            yield "</tr></thead><tbody>"
+            for row in table.rows:
+                yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>"
+            yield "</tbody></table></div>"
         if table.remark:
             yield f'<p class="caption">{_text(table.remark, _MAX_SENTENCE)}</p>'
     yield "</section>"

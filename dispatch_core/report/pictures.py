@@ -279,7 +279,6 @@ def _dispatch(data: DispatchOverTime) -> Picture:
     if not data.consumers:
         return Picture("dispatch", title, "Nothing was sent by then.", None)
     sizes = len(data.size_us) > 0
-    below = "replay set" if sizes else "keys moved"
     figure: go.Figure = make_subplots(
         rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.6, 0.4]
     )
@@ -310,11 +309,12 @@ def _dispatch(data: DispatchOverTime) -> Picture:
             row=2,
             col=1,
         )
-    figure.update_layout(height=520)
+    figure.update_layout(height=580)
     figure.update_xaxes(type="date", range=[data.from_us / 1000, (data.until_us + 1) / 1000])
     figure.update_xaxes(title="time (UTC)", row=2, col=1)
-    figure.update_yaxes(title="messages per second", rangemode="tozero", row=1, col=1)
-    figure.update_yaxes(title="positions, hashes" if sizes else below, rangemode="tozero", row=2, col=1)
+    # Short titles: on a phone the legend leaves each row little height.
+    figure.update_yaxes(title="messages/s", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title="held back" if sizes else "keys moved", rangemode="tozero", row=2, col=1)
     return Picture("dispatch", title, _caption_of_dispatch(data, sizes=sizes), _json(figure))
 
 

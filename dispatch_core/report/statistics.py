@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.sentences.names import ConsumerNames
+from dispatch_core.audit.sentences.names import consumer_name
 from dispatch_core.replay.moment_statistics import MomentStatistics
 from dispatch_core.replay.statistics_tables import Table, facts_of, tables_of
 
 #: Consumers with a line of their own; the others share one.
-MAX_LINES: Final = 10
+MAX_LINES: Final = 8
 #: Rows of a table, and points of a line.
 MAX_ROWS: Final = 40
 MAX_POINTS: Final = 1_000
@@ -28,7 +28,7 @@ class DispatchOverTime:
 
     Attributes:
         from_us, step_us: the steps of ``per_second``.
-        consumers: names, most messages first; the last may stand for the others.
+        consumers: names, most messages first, with all connections of a name as one; the last may stand for the others.
         per_second: messages per second of each consumer, a row each, per step.
         size_us, in_replay, draining: sizes from each time on; empty where the log does not show them.
         has_draining: the rule has draining hashes.
@@ -79,10 +79,15 @@ def _bounded(statistics: MomentStatistics) -> Iterator[Table]:
 
 
 def _over_time(statistics: MomentStatistics) -> DispatchOverTime:
-    rates, names = statistics.rates, ConsumerNames(statistics.names)
-    order = np.argsort(-rates.messages.sum(axis=1), kind="stable")
-    consumers = [names.of(rates.consumers[at]) for at in order.tolist()]
-    counts = rates.messages[order]
+    rates = statistics.rates
+    # A consumer that came back is a new connection of its name: one line.
+    named = [consumer_name(number, statistics.names.get(number)) for number in rates.consumers]
+    index = {name: at for at, name in enumerate(dict.fromkeys(named))}
+    by_name = np.zeros((len(index), rates.messages.shape[1]), np.int64)
+    np.add.at(by_name, [index[name] for name in named], rates.messages)
+    order = np.argsort(-by_name.sum(axis=1), kind="stable")
+    consumers = [list(index)[at] for at in order.tolist()]
+    counts = by_name[order]
     if len(consumers) > MAX_LINES:
         others = len(consumers) - MAX_LINES + 1
         consumers = [*consumers[: MAX_LINES - 1], f"{others:,} others"]

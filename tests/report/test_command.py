@@ -56,10 +56,9 @@ def test_statistics_are_those_of_the_interval_s_end(
     assert main([*arguments, "--interval-end", end]) in (0, 2)
     text = next(tmp_path.rglob("*.html")).read_text("utf-8")
     drawn = page_data(text)["pictures"]["dispatch"]
-    series = {trace["name"]: trace for trace in drawn["data"]}  # type: ignore[index]
-    assert set(series) == {"c1", "replay set", "draining hashes"}
-    assert max(series["draining hashes"]["y"]) == 6
-    assert series["replay set"]["y"][-1] == 24
+    names = {trace["name"] for trace in drawn["data"]}  # type: ignore[index]
+    assert names == {"c1", "replay set", "draining hashes"}
+    assert "positions in the replay set, at most 24, and draining hashes, at most 6" in text
     table = text.split('id="statistics-draining"', 1)[1].split("</table>", 1)[0]
     assert table.count("<tr>") == 7
     assert "<td>8664</td><td>c1</td><td>c2</td><td>4</td><td>3</td>" in table

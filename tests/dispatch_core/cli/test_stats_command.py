@@ -221,3 +221,16 @@ def test_the_broker_and_a_divergent_trace(tmp_path: Path, capsys: pytest.Capture
     (shown,) = objects(capsys)
     assert shown["decisions"]["divergent"] >= 1
     assert "differ from the rules" in shown["notes"][0]
+
+
+def test_the_example_of_the_document_is_the_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = DATA.parents[1]
+    monkeypatch.chdir(root)
+    blocks = (root / "docs" / "stats.md").read_text("utf-8").split("```\n")
+    at = next(
+        number for number, block in enumerate(blocks) if block.startswith("dispatch-audit stats tests/data")
+    )
+    assert main(blocks[at].split()[1:]) == 0
+    assert capsys.readouterr().out.rstrip() == blocks[at + 2].rstrip()

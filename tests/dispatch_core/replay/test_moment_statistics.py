@@ -354,3 +354,13 @@ def test_an_entry_that_is_sent_while_it_is_held_leaves_its_counter_open(small: S
     log = small([added(1), flow(1), sent(1, 0, 1), redeliver(1, 1), sent(1, 1), ack(1, 0), added(2)])
     own = statistics_at([log]).consumers[0]
     assert own.known["unackedMessages"] == 1
+
+
+def test_a_move_of_the_cursor_leaves_counters_open(small: Small) -> None:
+    """A skip passes entries that are held: nobody says when the broker forgets them."""
+    moved = {"kind": "cursor_moved", "by": "skip", "from": "5:0", "to": "5:2"}
+    log = small([added(1), flow(1), sent(1, 0, 1, 2), moved, flow(1), added(2)])
+    shown = statistics_at([log])
+    assert "cursor was moved" in shown.consumers[0].not_known["unackedMessages"]
+    assert "msgInReplay" in shown.values.not_known
+    assert "msgBacklog" in shown.values.not_known
