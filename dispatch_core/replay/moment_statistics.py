@@ -30,6 +30,7 @@ from dispatch_core.arrays.line_kinds import has_kind, rows_of_kind
 from dispatch_core.audit.assumptions import BEHAVIOURS, CURSOR_MOVED, Assumptions
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
 from dispatch_core.audit.deliveries.keys import Keys
+from dispatch_core.audit.deliveries.lost_state import loses_lines
 from dispatch_core.audit.limits import DEFAULT_LIMITS
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -37,6 +38,7 @@ from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
 from dispatch_core.broker.permits import UNLIMITED, look_ahead_limit
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.errors import ProfileError
+from dispatch_core.recording.checkpoint import leading
 from dispatch_core.recording.known_until import log_until
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
@@ -75,7 +77,7 @@ LISTED_KEYS: Final = 20
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _STORED_LATER: Final = "a log does not say when an entry was stored"
-_READS_UNSEEN: Final = "the log has no trace: reads are unseen"
+_AFTER_CHECKPOINT: Final = "the log begins with a checkpoint, and what happened before is not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +390,7 @@ def _counted(log: DispatcherLog, until: DispatcherLog, profile: Profile, t_us: i
         until.events.num_rows,
         t_us,
         profile,
-        everything=_doubt_of_everything(part, has_kind(part.events, "gap")),
+        everything=_doubt_after_checkpoint(part) or _doubt_of_everything(part, loses_lines(part)),
         hashes=frozenset(),
         delays=_delays(until),
     )
@@ -416,7 +418,10 @@ def _notes(doubts: Doubts) -> tuple[str, ...]:
 def _by_lines(until: DispatcherLog, reason: str) -> _State:
     """Show what lines alone say: who is connected."""
     values = Values(known={"type": subscription_type(until)}, not_known={"unackedMessages": reason})
-    names, connected = names_of(until.events), dict[int, None]()
+    names, begin = names_of(until.events), leading(until.events)
+    connected = dict.fromkeys(
+        consumer.number for consumer in (() if begin is None else begin.consumers or ())
+    )
     events = until.events
     for row in np.sort(
         np.append(rows_of_kind(events, "consumer_added"), rows_of_kind(events, "consumer_removed"))
@@ -449,6 +454,12 @@ def _is_joined(part: DispatcherLog) -> bool:
     """Check whether something was sent to a consumer that neither a line nor a checkpoint adds."""
     sent = part.events["consumer"].take(rows_of_kind(part.events, "sent"))
     return not set(sent.to_pylist()) <= names_of(part.events).keys()
+
+
+def _doubt_after_checkpoint(part: DispatcherLog) -> str | None:
+    """Return why no counter is known that is counted from the log's beginning; ``None`` = they are."""
+    begin = leading(part.events)
+    return _AFTER_CHECKPOINT if begin is not None and begin.consumers else None
 
 
 def _delays(until: DispatcherLog) -> bool:

@@ -31,7 +31,7 @@ from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.single_active_rules import ConsumerBusyError
 from dispatch_core.broker.state import NOBODY, READ_POSITION
 from dispatch_core.errors import IllegalTransitionError
-from dispatch_core.recording.checkpoint import joins
+from dispatch_core.recording.checkpoint import joins, leading
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.verify.inputs import Entries
@@ -43,7 +43,8 @@ def counted(
 ) -> tuple[SharedDispatcher | SingleActiveDispatcher, Entries]:
     """Return the dispatcher behind the last line of ``log``, with its counters, and the entries it numbers.
 
-    ``profile``: the rules of a Shared, Failover or Exclusive subscription. Lines that make no sense are left out, as the
+    ``profile``: the rules of a Shared, Failover or Exclusive subscription. The counters of consumers that were connected at
+    a checkpoint, with which the log begins, are those since then. Lines that make no sense are left out, as the
     audit reports them.
     """
     entries = Entries(log.messages)
@@ -58,6 +59,9 @@ def counted(
         core = SingleActiveDispatcher(
             profile, log.topic, profile.partition_index, exclusive=exclusive, num_messages=messages
         )
+    begin = leading(log.events)
+    for connected in () if begin is None else begin.consumers or ():
+        core.join(connected.number, *members[connected.number])
     lines = Lines.of(log.events, flows=True)
     positions = list(zip(lines.ledger.tolist(), lines.entry.tolist(), strict=True))
     ordinals = entries.ordinals(positions)

@@ -364,3 +364,21 @@ def test_a_move_of_the_cursor_leaves_counters_open(small: Small) -> None:
     assert "cursor was moved" in shown.consumers[0].not_known["unackedMessages"]
     assert "msgInReplay" in shown.values.not_known
     assert "msgBacklog" in shown.values.not_known
+
+
+@pytest.mark.parametrize("kind", ["Shared", "Failover"])
+def test_behind_a_checkpoint_consumers_are_known_and_counters_are_not(small: Small, kind: str) -> None:
+    checkpoint = {"kind": "checkpoint", "consumers": [{"consumer": 1, "name": "w"}], "mark_delete": "5:-1"}
+    log = small([checkpoint, flow(1), sent(1, 0), added(2), flow(2)], subscription_type=kind)
+    first, second = statistics_at([log]).consumers
+    assert (first.known["consumerName"], second.known["consumerName"]) == ("w", "worker-2")
+    assert "checkpoint" in first.not_known["availablePermits"]
+    empty = {"kind": "checkpoint", "consumers": [], "mark_delete": "5:-1"}
+    log = small([empty, added(1), flow(1), sent(1, 0), added(2), flow(2)], subscription_type=kind)
+    assert statistics_at([log]).consumers[0].known["availablePermits"] == 99
+
+
+def test_lost_lines_of_shared_leave_counters_open(small: Small) -> None:
+    lines = numbered([added(1), flow(1), sent(1, 0), sent(1, 1), added(2)])
+    log = small([line for line in lines if line["seq"] != 3], subscription_type="Shared")
+    assert statistics_at([log]).consumers[0].not_known["availablePermits"] == "lines of the log are missing"
