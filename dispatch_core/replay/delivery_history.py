@@ -1,4 +1,4 @@
-"""What the deliveries of a log say about its past: dispatch rates, keys that changed consumer, entries read per delivery.
+"""Dispatch rates, keys that changed consumer, and entries read per delivery, from the lines of a log.
 
 All of it follows from lines that every log has (``sent``, joins and leaves), so it is exact without a trace, too. Only the
 number of entries read needs the trace; without it there is a lower bound (``Reads``).

@@ -156,7 +156,7 @@ def _receivers(events: pa.Table, positions: Iterable[Mapping[str, int]], row: in
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What a log leaves open at a moment.
+    """Values that a log leaves open at a moment.
 
     Attributes:
         near: the lines near by.

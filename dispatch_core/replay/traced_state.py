@@ -34,7 +34,7 @@ class Size:
 
 @dataclass(slots=True)
 class StateHistory:
-    """What a state does not say of its past.
+    """The past of a dispatcher, which its state does not show.
 
     Attributes:
         sizes: by time, one for each change.
