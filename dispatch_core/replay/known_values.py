@@ -196,8 +196,8 @@ def doubts_of(
     before = events.slice(0, row)
     # What was sent a moment later may be counted already.
     near = NearLines.of(events, row, t_us)
-    held = _Held.of(before)
-    highest = held.highest + near.sent_after
+    pending = _Held.of(before)
+    highest = pending.highest + near.sent_after
     limited = (
         any(what in _LIMITS for what in before["what"].to_pylist())
         if "what" in before.column_names
@@ -205,21 +205,21 @@ def doubts_of(
     )
     most = profile.number("maxUnackedMessagesPerConsumer")
     of_all = profile.number("maxUnackedMessagesPerSubscription")
-    told = before.filter(pa.array(of_kinds(before, "flow")))
+    printed = before.filter(pa.array(of_kinds(before, "flow")))
     blocked = {
         consumer
         for consumer, is_blocked in zip(
-            told["consumer"].to_pylist(), told["blocked"].to_pylist(), strict=True
+            printed["consumer"].to_pylist(), printed["blocked"].to_pylist(), strict=True
         )
         if is_blocked
     }
-    may_block = {consumer for consumer in held.sent if limited or 0 < most <= highest[consumer]}
+    may_block = {consumer for consumer in pending.sent if limited or 0 < most <= highest[consumer]}
     return Doubts(
         near=near,
         everything=everything,
         counters=_doubt_of_counters(before),
         may_block=frozenset(may_block | blocked),
-        twice=held.twice,
+        twice=pending.twice,
         subscription_may_block=limited or 0 < of_all <= sum(highest.values()),
         order=_open_order(before),
         hashes=hashes,
@@ -255,7 +255,7 @@ class _Held:
         connected = () if begin is None else begin.consumers or ()
         now = Counter({consumer.number: consumer.unacked or 0 for consumer in connected})
         sent, highest, twice = Counter(now), Counter(now), set[int]()
-        held: dict[tuple[int, int], tuple[int, int]] = {}
+        pending: dict[tuple[int, int], tuple[int, int]] = {}
         late: deque[tuple[int, int, int]] = deque()  # when, whose, how many
         for line in events.select(columns).take(pa.array(rows)).to_pylist():
             t_us, number = line["t_us"] or 0, line["consumer"]
@@ -266,17 +266,17 @@ class _Held:
             if line["kind"] == "sent":
                 sizes = line["batch_sizes"] or [1] * len(positions)
                 for position, size in zip(positions, sizes, strict=False):
-                    if position in held:
-                        twice |= {number, held[position][0]}
-                    held[position] = number, size
+                    if position in pending:
+                        twice |= {number, pending[position][0]}
+                    pending[position] = number, size
                 sent[number] += sum(sizes)
                 now[number] += sum(sizes)
                 highest[number] = max(highest[number], now[number])
                 continue
             if line["kind"] != "ack" and line["positions"] is None:  # all that the consumer holds
-                positions = [position for position, (consumer, _) in held.items() if consumer == number]
+                positions = [position for position, (consumer, _) in pending.items() if consumer == number]
             if line["ack_sets"] is None:
-                gone = [held.pop(position) for position in positions if position in held]
+                gone = [pending.pop(position) for position in positions if position in pending]
                 late += [(t_us + RACE_US, consumer, size) for consumer, size in gone]
         return cls(sent, highest, frozenset(twice))
 

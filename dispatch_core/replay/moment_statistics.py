@@ -341,8 +341,10 @@ def _inferred(
         for value, judgement in zip(judged["hash"], judged["judgement"], strict=True)
         if judgement != "exact" and value is not None
     }
-    held = core.state.pending_hash[core.state.holder != st_.NOBODY]
-    in_use = {core.hash_value(int(hash_id)) for hash_id in np.unique(held[held >= 0])} | set(core.draining())
+    pending = core.state.pending_hash[core.state.holder != st_.NOBODY]
+    in_use = {core.hash_value(int(hash_id)) for hash_id in np.unique(pending[pending >= 0])} | set(
+        core.draining()
+    )
     doubts = doubts_of(
         log.events,
         until.events.num_rows,
@@ -513,13 +515,13 @@ def _kept_by_consumers(state: _State, until: DispatcherLog) -> None:
         if doubt is not None:
             own.not_known["keysHeld"] = doubt
             continue
-        held = dict.fromkeys(
+        pending = dict.fromkeys(
             number_of.get(state.entries.position(entry), -1)
             for entry in core.pending_on(own.known["consumer"])
         )
-        held.pop(-1, None)
-        own.known["keysHeld"] = len(held)
-        own.known["keysHeldFirst"] = [keys.text(number) for number in list(held)[:LISTED_KEYS]]
+        pending.pop(-1, None)
+        own.known["keysHeld"] = len(pending)
+        own.known["keysHeldFirst"] = [keys.text(number) for number in list(pending)[:LISTED_KEYS]]
 
 
 def _keys_by_position(keys: Keys, until: DispatcherLog) -> dict[str, int]:

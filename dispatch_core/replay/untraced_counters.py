@@ -118,10 +118,10 @@ def _shared(
                 core.flow_applied(acked.consumer, acked.permits)
     elif code in (REDELIVER, REDELIVER_ALL):
         slot = core.slot(consumer)
-        held = core.pending_on(consumer)
+        pending = core.pending_on(consumer)
         if code == REDELIVER:
-            held = [entry for entry in named if entry >= 0 and core.state.holder[entry] == slot]
-        done = core.redeliver(consumer, held, everything=code == REDELIVER_ALL)
+            pending = [entry for entry in named if entry >= 0 and core.state.holder[entry] == slot]
+        done = core.redeliver(consumer, pending, everything=code == REDELIVER_ALL)
         core.flow_applied(consumer, done.flows.permits)
 
 

@@ -362,11 +362,11 @@ def _caption_of_dispatch(data: DispatchOverTime, *, sizes: bool) -> str:
             f"{rates}keys that went to another consumer after each join or leave. How much the dispatcher held back is not "
             "in this log: it has no trace."
         )
-    held = f"positions in the replay set, at most {int(data.in_replay.max()):,}"
+    sizes_text = f"positions in the replay set, at most {int(data.in_replay.max()):,}"
     if data.has_draining:
-        held += f", and draining hashes, at most {int(data.draining.max()):,}"
+        sizes_text += f", and draining hashes, at most {int(data.draining.max()):,}"
     limit = data.look_ahead_limit
-    return f"{rates}{held}." + (
+    return f"{rates}{sizes_text}." + (
         "" if limit is None else f" Normal reads stop at {limit:,} positions (look-ahead limit)."
     )
 

@@ -69,10 +69,10 @@ def test_json_has_the_names_of_topics_stats(capsys: pytest.CaptureFixture[str]) 
     } <= set(c1)
     assert c1["drainingHashes"][0] == {"hash": 8664, "unackMsgs": 4, "blockedAttempts": 3}
     assert sum(consumer["keyHashes"] for consumer in stats["consumers"]) == 65_535
-    held = shown["draining_pending_acks"][0]
-    assert (held["hash"], held["consumerName"], held["waitingName"]) == (8664, "c1", "c2")
-    assert held["messageIds"] == ["3:7", "3:17", "3:27", "3:37"]
-    assert held["for_ms"] == (shown["t_us"] - held["since_t_us"]) / 1000 > 0
+    pending = shown["draining_pending_acks"][0]
+    assert (pending["hash"], pending["consumerName"], pending["waitingName"]) == (8664, "c1", "c2")
+    assert pending["messageIds"] == ["3:7", "3:17", "3:27", "3:37"]
+    assert pending["for_ms"] == (shown["t_us"] - pending["since_t_us"]) / 1000 > 0
     assert shown["tracker"] == {
         "look_ahead_limit": 4000,
         "msgInReplay": 24,
@@ -192,9 +192,9 @@ def test_bad_lines_are_left_out_and_named(tmp_path: Path, capsys: pytest.Capture
     with (folder / "messages-extra.jsonl").open("w") as extra:
         extra.write("{broken\n")
     assert main(["stats", str(folder)]) == 2
-    told = capsys.readouterr()
-    assert "rows set aside" in told.err
-    assert "Consumers" in told.out
+    printed = capsys.readouterr()
+    assert "rows set aside" in printed.err
+    assert "Consumers" in printed.out
 
 
 def test_hostile_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,8 +230,8 @@ def test_keys_that_changed_consumer(small: Small) -> None:
     changes = statistics_at([log]).changes
     assert changes is not None
     assert (changes.keys, changes.changes) == (2, 3)
-    told = [(change.joined, change.consumer, change.keys) for change in changes.by_change]
-    assert told == [(True, 1, 0), (True, 2, 1), (False, 2, 1), (True, 3, 0), (False, 1, 1)]
+    printed = [(change.joined, change.consumer, change.keys) for change in changes.by_change]
+    assert printed == [(True, 1, 0), (True, 2, 1), (False, 2, 1), (True, 3, 0), (False, 1, 1)]
     assert [(moved.key, moved.changes, moved.consumers) for moved in changes.worst] == [
         ("k0", 2, (1, 2, 1)),
         ("k2", 1, (1, 3)),

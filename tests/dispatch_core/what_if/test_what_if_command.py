@@ -191,9 +191,9 @@ def test_failover_follows_priorities(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_consumer_that_is_not_there_has_no_priority(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--json", "--seeds", "1", "--priority-level", "other=1", str(FAILOVER)]) == 2
-    told = capsys.readouterr()
-    assert json.loads(told.out)["verdict"] == "UNKNOWN"
-    assert "no consumer is called 'other'" in told.err
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["verdict"] == "UNKNOWN"
+    assert "no consumer is called 'other'" in printed.err
 
 
 def test_priorities_of_key_shared_change_no_decision_and_this_is_said(
