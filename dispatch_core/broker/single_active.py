@@ -407,6 +407,11 @@ class SingleActiveDispatcher:
         if self.active is None:
             raise IllegalTransitionError("nobody is active", rule="entries go to the active consumer")
         consumer, before = self.active, self.permits[self.active]
+        self.charge(consumer, entries)
+        return consumer, before
+
+    def charge(self, consumer: int, entries: Sequence[int]) -> None:
+        """Charge a consumer for what it was sent: its permits and its average batch; -1 = an entry that is not stored."""
         stored = [entry for entry in entries if entry >= 0]
         total = sum(self._sizes[entry] for entry in stored)
         if total:
@@ -414,7 +419,6 @@ class SingleActiveDispatcher:
             average = self._average.get(consumer, 0.0)
             self._average[consumer] = average_after(average, total, len(stored))
             self.permits[consumer] += acked - total
-        return consumer, before
 
     def redeliver(self, consumer: int, *, cancelled: bool) -> bool:
         """Handle a redelivery request: the whole subscription rewinds, whatever positions it names.

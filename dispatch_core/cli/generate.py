@@ -15,6 +15,8 @@ from dispatch_core.simulation.scenario import CHURNS, MODES, SUBSCRIPTION_TYPES,
 
 _FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 _DEFAULT: Final = Scenario()
+#: Of a priority level; more is out of range in any case.
+_MOST_DIGITS: Final = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +105,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="consumers that leave several times with all entries unacknowledged",
+    )
+    clients.add_argument(
+        "--priority-levels",
+        default="0",
+        metavar="N,N,...",
+        help="priority levels of the consumers in turn, 0 = the highest: 0,0,1 gives every third one level 1 (default "
+        "%(default)s). Failover chooses among the highest; Key_Shared only lists its consumers by it",
     )
     clients.add_argument(
         "--queue",
@@ -216,6 +225,7 @@ def _scenario(options: argparse.Namespace) -> Scenario:
         membership_changes=options.membership_changes,
         slow_consumers=options.slow_consumers,
         crashing_consumers=options.crashing_consumers,
+        priority_levels=_levels(options.priority_levels),
         queue=options.queue,
         ack_us=round(options.ack_ms * 1000),
         nack_share=options.nack_share,
@@ -229,6 +239,15 @@ def _scenario(options: argparse.Namespace) -> Scenario:
         allow_out_of_order=options.allow_out_of_order,
         trace=options.level == "T",
     )
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
+        raise ScenarioError(
+            f"--priority-levels {text[:80]}: give numbers from 0 on with commas, such as 0,0,1"
+        )
+    return tuple(int(part) for part in parts)
 
 
 def _time_us(text: str) -> int:

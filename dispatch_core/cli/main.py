@@ -36,6 +36,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "find faults in a recorded log: order, duplicates, losses, stalls, balance, rules",
     ),
     "explain": ("dispatch_core.cli.explain", "explain what happened to a key, a position or a consumer"),
+    "stats": (
+        "dispatch_core.cli.stats",
+        "show the statistics of a subscription at a moment, as pulsar-admin topics stats names them",
+    ),
     "what-if": (
         "dispatch_core.cli.what_if",
         "simulate the same clients and load under other rules, and compare",

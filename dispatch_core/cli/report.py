@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +40,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.reader import Recording
 from dispatch_core.times import from_micros, micros
+
+if TYPE_CHECKING:
+    from dispatch_core.report.statistics import StatisticsShown
 
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 _DAY: Final = timedelta(days=1)
@@ -198,8 +201,21 @@ def _report(
         flow=flow_of(tables["deliveries"], logs[-1].messages, span),
         never_sent=unsent,
         notes=notes,
+        statistics=_statistics(logs, span),
     )
     return page(data), verdict
+
+
+def _statistics(logs: Sequence[DispatcherLog], span: tuple[int, int]) -> StatisticsShown | None:
+    """The statistics at the end of the interval; ``None`` where no line has a time."""
+    from dispatch_core.replay.moment_statistics import statistics_at
+    from dispatch_core.replay.traced_state import NoStateError
+    from dispatch_core.report.statistics import statistics_shown
+
+    try:
+        return statistics_shown(statistics_at(logs, span[1] - 1, from_us=span[0]))
+    except NoStateError:
+        return None
 
 
 @dataclass(slots=True)

@@ -21,7 +21,15 @@ from dispatch_core.cli.recordings import (
 )
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet, asked_for, matrix_for
+from dispatch_core.what_if.rules import (
+    RECORDED,
+    SEEDS,
+    RuleSet,
+    asked_for,
+    matrix_for,
+    priorities_given,
+    with_priorities,
+)
 
 if TYPE_CHECKING:
     from dispatch_core.what_if import compare
@@ -52,6 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--matrix", action="store_true", help="compare all rules")
     parser.add_argument(
+        "--priority-level",
+        action="append",
+        default=[],
+        dest="priorities",
+        metavar="NAME=N",
+        help="give the consumers of this name the priority level N, 0 = the highest, under all the rules; *=N: all others; "
+        "may be given again",
+    )
+    parser.add_argument(
         "--seeds",
         type=int,
         default=SEEDS,
@@ -66,12 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if a log was not simulated."""
     given = dict(overrides_given(options).settings)
+    priorities = priorities_given(options.priorities)
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
+    asked = [with_priorities(rules, priorities) for rules in asked]
     seeds = _seeds(options)
     if asked == [RECORDED]:
         print(
-            "no other rules were given (--set, --broker-version, --rules, --matrix): the recorded ones are simulated, "
-            "which shows how good the simulation is",
+            "no other rules were given (--set, --broker-version, --rules, --matrix, --priority-level): the recorded ones "
+            "are simulated, which shows how good the simulation is",
             file=sys.stderr,
         )
     # Imported late, so that wrong options are refused at once.
@@ -84,7 +103,8 @@ def run(options: argparse.Namespace) -> int:
         recurring.note(recording)
         found: list[list[compare.Row]] = []
         for log in recording.logs:
-            rules = [*asked, *_matrix(log, options, given)]
+            matrix = _matrix(log, options, given)
+            rules = [*asked, *(with_priorities(rules, priorities) for rules in matrix)]
             found.append(list(compare.rows_of(log, rules, seeds=seeds)))
         progress("")
         problem = set_aside(recording)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,8 +29,10 @@ from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
 from dispatch_core.broker import state as st_
+from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.errors import ProfileError, SnapshotError, UnsupportedRuleError
 from dispatch_core.recording import stream
 from dispatch_core.recording.checkpoint import Position, joins
@@ -55,6 +58,20 @@ from dispatch_core.verify.without_trace.races import Racing
 
 _NOTHING: Final = np.empty(0, np.int64)
 _JUDGEMENTS: Final = pa.array(JUDGEMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class InferredDispatcher:
+    """A dispatcher as the rules make it from a log without a trace.
+
+    ``owned``: who owned what until then. ``statistics``: see ``statistics.subscription_stats``, without what a checkpoint
+    at the log's beginning leaves open.
+    """
+
+    core: KeySharedDispatcher | SingleActiveDispatcher
+    entries: WindowEntries
+    owned: OwnershipSpans
+    statistics: dict[str, Any]
 
 
 class WithoutTraceJudge(Judge):
@@ -190,15 +207,30 @@ class WithoutTraceJudge(Judge):
         if self._fold is None or not self._begun or self._is_shared:
             return DispatcherPosition()
         entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
-        shown = subscription_stats(
-            self._fold.core, entries, clients_of(self._head), ranges=False, when_joining=self._when_joining
-        )
-        if audit.window.checkpoint_state is not None:
-            shown = determined(shown, audit.window.checkpoint_state, self._pending_messages)
-        state_json = json.dumps(shown, sort_keys=True)
+        state_json = json.dumps(self._statistics(self._fold.core, audit, ranges=False), sort_keys=True)
         return shown_position(
             entries, int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION]), state_json
         )
+
+    def dispatcher(self, audit: AuditFold) -> InferredDispatcher | None:
+        """Return the dispatcher after the lines that were fed; ``None`` where no rules are replayed."""
+        if self._fold is None or self._fold.not_judged is not None:
+            return None
+        core = self._fold.core
+        entries = WindowEntries(audit.window, audit.scan)
+        return InferredDispatcher(core, entries, self._fold.owned, self._statistics(core, audit, ranges=True))
+
+    def _statistics(
+        self, core: KeySharedDispatcher | SingleActiveDispatcher, audit: AuditFold, *, ranges: bool
+    ) -> dict[str, Any]:
+        """Write down the dispatcher, as far as a log that begins with a checkpoint determines it."""
+        entries = WindowEntries(audit.window, audit.scan)
+        shown = subscription_stats(
+            core, entries, clients_of(self._head), ranges=ranges, when_joining=self._when_joining
+        )
+        if audit.window.checkpoint_state is None:
+            return shown
+        return determined(shown, audit.window.checkpoint_state, self._pending_messages)
 
     def _not_owed(self, audit: AuditFold) -> Ints | None:
         """Return the entries that are not owed if this load of the topic sends nothing; ``None`` = that is not known.

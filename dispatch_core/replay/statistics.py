@@ -30,6 +30,7 @@ DrainingHashesTracker, ConcurrentOpenLongPairRangeSet; PIP-282, PIP-379.
 >>> import numpy as np
 >>> import pyarrow as pa
 >>> from dispatch_core.broker import profiles
+>>> from dispatch_core.verify.inputs import Entries
 >>> core = KeySharedDispatcher(profiles.resolve("4.2.4"), np.array([8785, 8785]), np.ones(2, np.int64), 2)
 >>> core.join(1, "c1")
 >>> _ = core.join_selector(1)
@@ -60,14 +61,9 @@ from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.assignments import Range
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.checkpoint import Position, joins
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.trace.runner import verify
-from dispatch_core.verify.trace.verification import Verifier
-
-Core = KeySharedDispatcher | SharedDispatcher | SingleActiveDispatcher
+from dispatch_core.replay.traced_state import Core, state_at
 
 #: PIP-379's own names, in snake case, for what the broker calls differently.
 PIP_379_NAMES: Final = {
@@ -79,10 +75,6 @@ PIP_379_NAMES: Final = {
 
 #: Counters of a consumer that the subscription shows as a sum.
 _SUMMED: Final = ("drainingHashesCount", "drainingHashesClearedTotal", "drainingHashesUnackedMessages")
-
-
-class NoStateError(DispatchAuditError):
-    """A log has no dispatcher state to show at the place asked for. The log was left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +98,7 @@ def stats_at(log: DispatcherLog, seq: int, *, pip_379_names: bool = False) -> di
     Raises:
         NoStateError: the log cannot be replayed, or ``seq`` lies before its first line.
     """
-    core, entries = _folded(log, seq)
+    core, entries = state_at(log, seq)
     stats = subscription_stats(core, entries, clients_of(log))
     return with_pip_379_names(stats) if pip_379_names else stats
 
@@ -115,7 +107,7 @@ def draining_pending_acks_at(
     log: DispatcherLog, seq: int, consumer: int | None = None
 ) -> list[dict[str, Any]]:
     """``draining_pending_acks`` after the line ``seq`` of ``log``. Raises ``NoStateError`` as ``stats_at`` does."""
-    core, entries = _folded(log, seq)
+    core, entries = state_at(log, seq)
     return draining_pending_acks(core, entries, consumer)
 
 
@@ -150,31 +142,6 @@ def clients_of(log: DispatcherLog) -> dict[int, Client]:
     """Consumer id and address of every consumer of a log."""
     rows = joins(log.events, ("consumer", "consumer_id", "address"))
     return {row["consumer"]: Client(row["consumer_id"], row["address"]) for row in rows}
-
-
-def _folded(log: DispatcherLog, seq: int) -> tuple[Core, Entries]:
-    """The dispatcher after the line ``seq``: the fold of ``verify``, stopped there."""
-    drivers: dict[str, Verifier] = {}
-
-    def watch(_line: Line, driver: Verifier) -> None:
-        drivers["only"] = driver
-
-    verification = verify(log, watch=watch, goes_on=True, until=seq)
-    where = log.recording or f"{log.topic} {log.subscription}"
-    if verification.not_judged is not None:
-        raise NoStateError(
-            f"{where}: no statistics, as the log is not replayed: {verification.not_judged}. Its messages and events can "
-            "be audited all the same"
-        )
-    if not drivers:
-        seqs = log.events["seq"]
-        lines = (
-            f"its lines are seq {seqs[0].as_py()} to {seqs[-1].as_py()}" if len(seqs) else "it has no line"
-        )
-        raise NoStateError(
-            f"{where}: no line up to seq {seq} tells of a dispatcher; {lines}: ask for a later one"
-        )
-    return drivers["only"].core, Entries(log.messages)
 
 
 # --- of a dispatcher ---------------------------------------------------------------------------------------------
@@ -339,7 +306,8 @@ def _single_active(core: SingleActiveDispatcher, clients: Mapping[int, Client]) 
         }
         for number in core.members
     ]
-    active = core.active
+    # While everybody is disconnected, the one that was active may be gone already.
+    active = core.active if core.active is not None and core.is_connected(core.active) else None
     return {
         "type": "Exclusive" if core.is_exclusive else "Failover",
         "unackedMessages": 0,
@@ -462,6 +430,7 @@ def last_position(entries: Positions, last: int) -> str:
     """``"L:E"`` of the last entry of a prefix; -1 = the last one that was dropped, or the position before the first entry.
 
     >>> import pyarrow as pa
+    >>> from dispatch_core.verify.inputs import Entries
     >>> entries = Entries(pa.table({"ledger_id": [3, 3, 4], "entry_id": [0, 1, 0]}))
     >>> [last_position(entries, last) for last in (-1, 0, 2)]
     ['3:-1', '3:0', '4:0']
@@ -477,6 +446,7 @@ def next_position(entries: Positions, entry: int) -> str:
     """``"L:E"`` of the entry a read begins with; behind the last entry, the position that would follow it.
 
     >>> import pyarrow as pa
+    >>> from dispatch_core.verify.inputs import Entries
     >>> entries = Entries(pa.table({"ledger_id": [3, 3], "entry_id": [0, 1]}))
     >>> [next_position(entries, entry) for entry in (0, 1, 2)]
     ['3:0', '3:1', '3:2']
@@ -494,6 +464,7 @@ def range_text(entries: Positions, ranges: list[tuple[int, int]]) -> str:
     It keeps one set per ledger, so a range ends with its ledger, and one that begins with a ledger begins at -1.
 
     >>> import pyarrow as pa
+    >>> from dispatch_core.verify.inputs import Entries
     >>> entries = Entries(pa.table({"ledger_id": [3] * 11 + [4, 4], "entry_id": [*range(11), 0, 1]}))
     >>> range_text(entries, [(4, 5), (7, 10)])
     '[(3:4..3:5],(3:7..3:10]]'

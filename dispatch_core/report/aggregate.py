@@ -15,6 +15,7 @@ from dispatch_core.audit.catalogue import KIND_ORDER, SEVERITIES
 from dispatch_core.audit.sentences.names import consumer_name, numbered, printable
 from dispatch_core.report.flow import Flow, Lines
 from dispatch_core.report.ring import Change, Ring, ring_of
+from dispatch_core.report.statistics import StatisticsShown
 
 #: Findings that the page lists; it gives only the number of the others.
 MAX_ANOMALIES: Final = 10_000
@@ -75,7 +76,7 @@ class Anomalies:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """The data of a page. ``facts`` are pairs of label and text."""
+    """The data of a page. ``facts`` are pairs of label and text; ``statistics``: ``None`` = the page has none."""
 
     title: str
     subscription: str
@@ -88,6 +89,7 @@ class ReportData:
     flow: Lines
     shares: tuple[Share, ...]
     anomalies: Anomalies
+    statistics: StatisticsShown | None = None
 
 
 @dataclass(slots=True)
@@ -171,6 +173,7 @@ def gather(
     anomalies: Collected | None = None,
     names: Mapping[tuple[int, int], str] | None = None,
     notes: Sequence[str] = (),
+    statistics: StatisticsShown | None = None,
 ) -> ReportData:
     """Gather the data of one subscription's report.
 
@@ -189,6 +192,7 @@ def gather(
         anomalies: findings that were collected in batches.
         names: of consumers by incarnation and number, if the tables do not have them.
         notes: further remarks, as sentences.
+        statistics: of the dispatcher at the interval's end, where its log was replayed for them.
     """
     names = _names(tables) | dict(names or {})
     if anomalies is None:
@@ -209,6 +213,7 @@ def gather(
         flow=lines,
         shares=shares_of(tables["balance"]),
         anomalies=anomalies.found(names),
+        statistics=statistics,
     )
 
 

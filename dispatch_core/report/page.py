@@ -22,6 +22,7 @@ from dispatch_core.audit.catalogue import KIND_ORDER, KINDS
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_core.report.aggregate import Anomalies, ReportData
 from dispatch_core.report.pictures import Picture, pictures
+from dispatch_core.report.statistics import StatisticsShown
 from dispatch_core.times import date_and_clock
 
 _MAX_SENTENCE: Final = 2_000
@@ -59,6 +60,7 @@ def page(data: ReportData, *, library: str | None = None) -> str:
         *_verdicts(data.verdicts),
         *_facts(data),
         *(line for picture in drawn for line in _picture(picture)),
+        *_statistics(data.statistics),
         *_findings(data.anomalies),
         "<footer>Times are UTC. Positions are ledger:entry, hashes sticky key hashes of the recorded release. "
         f"Made by dispatch-audit, rules {_text(CORE_VERSION)}.</footer>",
@@ -116,6 +118,28 @@ def _picture(picture: Picture) -> Iterable[str]:
     if picture.figure is not None:
         yield f'<div class="plot" id="plot-{picture.name}"></div>'
     yield f'<p class="caption">{_text(picture.caption, _MAX_SENTENCE)}</p></section>'
+
+
+def _statistics(statistics: StatisticsShown | None) -> Iterable[str]:
+    if statistics is None:
+        return
+    yield '<section id="statistics"><h2>Statistics at the end</h2><dl class="lines">'
+    yield from (
+        f"<dt>{_text(label)}</dt><dd>{_text(text, _MAX_SENTENCE)}</dd>" for label, text in statistics.facts
+    )
+    yield "</dl>"
+    for table in statistics.tables:
+        yield f"<h3>{_text(table.title)}</h3>"
+        if table.rows:
+            yield f'<div class="wide"><table id="statistics-{table.name}"><thead><tr>'
+            yield from (f"<th>{_text(head)}</th>" for head in table.head)
+            yield "</tr></thead><tbody>"
+            for row in table.rows:
+                yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>"
+            yield "</tbody></table></div>"
+        if table.remark:
+            yield f'<p class="caption">{_text(table.remark, _MAX_SENTENCE)}</p>'
+    yield "</section>"
 
 
 def _findings(anomalies: Anomalies) -> Iterable[str]:

@@ -20,6 +20,7 @@ from dispatch_core.audit.sentences.names import printable
 from dispatch_core.report.aggregate import HeldBack, ReportData, Share
 from dispatch_core.report.flow import Lines
 from dispatch_core.report.ring import Ring
+from dispatch_core.report.statistics import DispatchOverTime
 from dispatch_core.times import clock
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def pictures(data: ReportData) -> list[Picture]:
         _held_back(data.held_back),
         _flow(data.flow),
         _shares(data.shares),
+        *([] if data.statistics is None else [_dispatch(data.statistics.over_time)]),
     ]
 
 
@@ -269,6 +271,105 @@ def _shares(shares: Sequence[Share]) -> Picture:
         else "Every delivery counts, redeliveries too. No consumer owns hashes here."
     )
     return Picture("balance", title, caption, _json(figure))
+
+
+def _dispatch(data: DispatchOverTime) -> Picture:
+    from plotly.subplots import make_subplots
+
+    title = "Dispatch rate per consumer, and what the dispatcher held back"
+    if not data.consumers:
+        return Picture("dispatch", title, "Nothing was sent by then.", None)
+    sizes = len(data.size_us) > 0
+    figure: go.Figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08, row_heights=[0.6, 0.4]
+    )
+    steps = data.per_second.shape[1]
+    at = (data.from_us + data.step_us * np.arange(steps)) / 1000
+    for number, name in enumerate(data.consumers):
+        figure.add_scatter(
+            x=at,
+            y=np.round(data.per_second[number], 3),
+            mode="lines+markers" if steps < 3 else "lines",
+            line={"shape": "hv", "color": COLOURS[number % len(COLOURS)], "width": 1.8},
+            name=label(name),
+            customdata=[[label(name)]] * steps,
+            hovertemplate="%{customdata[0]}: %{y:,.1f} messages per second<br>%{x}<extra></extra>",
+            row=1,
+            col=1,
+        )
+    if sizes:
+        _sizes(figure, data)
+    elif data.moved_us:
+        figure.add_bar(
+            x=[t_us / 1000 for t_us in data.moved_us],
+            y=list(data.moved_keys),
+            width=max((data.until_us - data.from_us) / 1000 / 120, 1),
+            name="keys moved",
+            marker={"color": "#6b3f63"},
+            hovertemplate="%{y:,} keys went to another consumer<br>%{x}<extra></extra>",
+            row=2,
+            col=1,
+        )
+    figure.update_layout(height=580)
+    figure.update_xaxes(type="date", range=[data.from_us / 1000, (data.until_us + 1) / 1000])
+    figure.update_xaxes(title="time (UTC)", row=2, col=1)
+    # Short titles: on a phone the legend leaves each row little height.
+    figure.update_yaxes(title="messages/s", rangemode="tozero", row=1, col=1)
+    figure.update_yaxes(title="held back" if sizes else "keys moved", rangemode="tozero", row=2, col=1)
+    return Picture("dispatch", title, _caption_of_dispatch(data, sizes=sizes), _json(figure))
+
+
+def _sizes(figure: go.Figure, data: DispatchOverTime) -> None:
+    """Draw the replay set, the draining hashes and the look-ahead limit in the second row."""
+    at = np.append(data.size_us, data.until_us) / 1000
+    lines = [(data.in_replay, "replay set", "#b55d0a")]
+    if data.has_draining:
+        lines.append((data.draining, "draining hashes", "#1f4e79"))
+    for values, name, colour in lines:
+        figure.add_scatter(
+            x=at,
+            y=np.append(values, values[-1]),
+            mode="lines",
+            line={
+                "shape": "hv",
+                "color": colour,
+                "width": 1.8,
+                "dash": "solid" if name == "replay set" else "dot",
+            },
+            name=name,
+            hovertemplate=f"%{{y:,}} in {name}<br>%{{x}}<extra></extra>",
+            row=2,
+            col=1,
+        )
+    limit = data.look_ahead_limit
+    # A limit far above what was held would press the lines to the ground.
+    if limit is not None and limit <= 3 * max(int(data.in_replay.max()), 1):
+        figure.add_scatter(
+            x=[data.from_us / 1000, data.until_us / 1000],
+            y=[limit, limit],
+            mode="lines",
+            line={"color": _RED, "width": 1.2, "dash": "dash"},
+            name="look-ahead limit",
+            hovertemplate="look-ahead limit %{y:,}<extra></extra>",
+            row=2,
+            col=1,
+        )
+
+
+def _caption_of_dispatch(data: DispatchOverTime, *, sizes: bool) -> str:
+    rates = f"Above: messages per second in steps of {duration(data.step_us)}. Below: "
+    if not sizes:
+        return (
+            f"{rates}keys that went to another consumer after each join or leave. How much the dispatcher held back is not "
+            "in this log: it has no trace."
+        )
+    sizes_text = f"positions in the replay set, at most {int(data.in_replay.max()):,}"
+    if data.has_draining:
+        sizes_text += f", and draining hashes, at most {int(data.draining.max()):,}"
+    limit = data.look_ahead_limit
+    return f"{rates}{sizes_text}." + (
+        "" if limit is None else f" Normal reads stop at {limit:,} positions (look-ahead limit)."
+    )
 
 
 def _places(figure: go.Figure, texts: Sequence[str]) -> None:

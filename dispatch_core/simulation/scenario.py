@@ -32,6 +32,9 @@ MOST: Final[Mapping[str, int]] = {
     "membership_changes": 1_000_000,
 }
 
+#: Upper limit of a priority level: the client's is an int, the log's column has 32 bits.
+MOST_PRIORITY_LEVEL: Final = 2**31 - 1
+
 
 class ScenarioError(DispatchAuditError):
     """A simulation that cannot be run with these parameters."""
@@ -44,7 +47,8 @@ class Scenario:
     ``rate``: messages a second per dispatcher; 0 = by the number of messages. ``ack_us``: mean time a consumer takes for
     an entry. ``nack_share``: share of deliveries that are followed by a redelivery request. ``membership_changes``: per
     dispatcher; None = the default of the churn. ``partitions``: so many dispatchers are partitions of a topic; 0 = all of
-    them for Failover, topics without partitions for Key_Shared. Raises ``ScenarioError`` for impossible values.
+    them for Failover, topics without partitions for Key_Shared. ``priority_levels``: of the consumers in turn, 0 = the
+    highest; none = all have 0. Raises ``ScenarioError`` for impossible values.
     """
 
     messages: int = 1_000_000
@@ -57,6 +61,7 @@ class Scenario:
     membership_changes: int | None = None
     slow_consumers: int = 0
     crashing_consumers: int = 0
+    priority_levels: tuple[int, ...] = ()
     queue: int = 1000
     ack_us: int = 10_000
     nack_share: float = 0.0
@@ -94,6 +99,11 @@ class Scenario:
                 raise ScenarioError(
                     f"{name.replace('_', ' ')}: {getattr(self, name)!r} is none of {', '.join(choices)}"
                 )
+        for level in self.priority_levels:
+            if not 0 <= level <= MOST_PRIORITY_LEVEL:
+                raise ScenarioError(
+                    f"priority level: {level} is not within 0 (the highest) to {MOST_PRIORITY_LEVEL}"
+                )
         if not 0 <= self.key_skew <= 10:
             raise ScenarioError(f"key skew: {self.key_skew} is not within 0 (all alike) to 10")
         if not 0 <= self.nack_share <= 0.5:
@@ -105,6 +115,10 @@ class Scenario:
     def is_failover(self) -> bool:
         """True if one consumer at a time is active."""
         return self.subscription_type == "Failover"
+
+    def priority_level_of(self, consumer: int) -> int:
+        """Return the priority level of a consumer: the levels go round."""
+        return self.priority_levels[consumer % len(self.priority_levels)] if self.priority_levels else 0
 
     def messages_of(self, dispatcher: int) -> int:
         """Return the number of messages on the topic of a dispatcher."""

@@ -73,7 +73,7 @@ class SyntheticClients:
         """See ``Clients``."""
         who = change.who
         return Connecting(
-            Client(f"consumer-{who}", who, self._ranges(who) or ()),
+            Client(f"consumer-{who}", who, self._ranges(who) or (), self._scenario.priority_level_of(who)),
             self._scenario.queue,
             flow_us=now_us + _FIRST_FLOW_US,
             slowness=self._slowness(who),

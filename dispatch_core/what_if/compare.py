@@ -28,7 +28,15 @@ from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.clients import Deliveries
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
-from dispatch_core.what_if.rules import SEEDS, RuleSet, Settings, same_rules, without_effect
+from dispatch_core.what_if.rules import (
+    EVERYBODY,
+    SEEDS,
+    Priorities,
+    RuleSet,
+    Settings,
+    same_rules,
+    without_effect,
+)
 from dispatch_core.what_if.run import deliveries_of, simulate
 
 Ints = npt.NDArray[np.int64]
@@ -225,12 +233,20 @@ def case_of(log: DispatcherLog) -> Case:
     )
 
 
-def outcome(case: Case, profile: Profile, seed: int, timers: Settings | None = None) -> Outcome:
-    """Simulate a case under ``profile``: a pure call, independent of all others. ``timers``: see ``run.simulate``.
+def outcome(
+    case: Case,
+    profile: Profile,
+    seed: int,
+    timers: Settings | None = None,
+    priorities: Priorities | None = None,
+) -> Outcome:
+    """Simulate a case under ``profile``: a pure call, independent of all others.
 
-    Raises ``DispatchAuditError`` for rules that cannot be simulated.
+    ``timers``: see ``run.simulate``. ``priorities``: see ``RuleSet``. Raises ``DispatchAuditError`` for rules that cannot be
+    simulated.
     """
-    log = simulate(case.load, profile, seed=seed, deliveries=case.deliveries, timers=timers)
+    load = case.load.with_priorities(priorities or {}, EVERYBODY)
+    log = simulate(load, profile, seed=seed, deliveries=case.deliveries, timers=timers)
     audit = audit_whole(log)
     there = FirstConsumers.of(audit.deliveries)
     return Outcome(seed, measures(log, audit, begin=case.first.begin), case.first.shared_with(there))
@@ -257,14 +273,15 @@ def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int
     except DispatchAuditError as error:
         yield from (_row(log, None, rule_set, problem=str(error)) for rule_set in rules)
         return
-    simulated: list[tuple[Profile, Settings, tuple[Outcome, ...]]] = []
+    simulated: list[tuple[Profile, Settings, Priorities, tuple[Outcome, ...]]] = []
 
-    def simulated_by(profile: Profile, timers: Settings) -> tuple[Outcome, ...]:
-        for seen, set_so, found in simulated:
-            if same_rules(seen, profile) and set_so == timers:
+    def simulated_by(profile: Profile, timers: Settings, priorities: Priorities) -> tuple[Outcome, ...]:
+        for seen, set_so, levels, found in simulated:
+            if same_rules(seen, profile) and (set_so, levels) == (timers, priorities):
                 return found
-        simulated.append((profile, timers, tuple(outcome(case, profile, seed, timers) for seed in seeds)))
-        return simulated[-1][2]
+        outcomes = tuple(outcome(case, profile, seed, timers, priorities) for seed in seeds)
+        simulated.append((profile, timers, priorities, outcomes))
+        return outcomes
 
     control = _control(log, simulated_by)
     for rule_set in rules:
@@ -275,7 +292,7 @@ def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int
                 case,
                 rule_set,
                 profile=profile,
-                outcomes=simulated_by(profile, rule_set.timers),
+                outcomes=simulated_by(profile, rule_set.timers, rule_set.priorities),
                 control=control,
             )
         except DispatchAuditError as error:
@@ -283,11 +300,11 @@ def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int
 
 
 def _control(
-    log: DispatcherLog, simulated_by: Callable[[Profile, Settings], tuple[Outcome, ...]]
+    log: DispatcherLog, simulated_by: Callable[[Profile, Settings, Priorities], tuple[Outcome, ...]]
 ) -> tuple[Outcome, ...]:
     """Simulations under the recorded rules; none if these are unknown or cannot be simulated."""
     try:
-        return simulated_by(profile_of(log), {})
+        return simulated_by(profile_of(log), {}, {})
     except DispatchAuditError:
         return ()
 

@@ -13,7 +13,7 @@ Assumptions about times that the log does not show:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -113,6 +113,26 @@ class RecordedLoad:
     requests: Sequence[Request] = field(repr=False)
     unknown: int  # positions acknowledged or requested again that are not in the message log
     until_us: int  # end of the log
+
+    def with_priorities(self, levels: Mapping[str, int], everybody: str) -> RecordedLoad:
+        """Return the load with other priority levels, by name; ``everybody``: the name that stands for all others.
+
+        Raises ``NotSimulableError`` for a name that no consumer has.
+        """
+        unknown = sorted(levels.keys() - {join.name for join in self.joins} - {everybody})
+        if unknown:
+            raise NotSimulableError(
+                f"no consumer is called {unknown[0][:80]!r}, whose priority level was given; "
+                f"there are {', '.join(sorted({join.name for join in self.joins})[:5])}"
+            )
+        if not levels:
+            return self
+        level_of = {join.name: levels.get(join.name, levels.get(everybody)) for join in self.joins}
+        joins = [
+            join if (level := level_of[join.name]) is None else replace(join, priority_level=level)
+            for join in self.joins
+        ]
+        return replace(self, joins=joins)
 
     @property
     def is_single_active(self) -> bool:

@@ -20,8 +20,13 @@ from dispatch_core.broker.versions import PREVIEW_PIP_282, parse_version, text_o
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
+from dispatch_core.simulation.scenario import MOST_PRIORITY_LEVEL
 
 Settings = Mapping[str, Value | str]
+Priorities = Mapping[str, int]
+
+#: Stands for all consumers whose name is not given.
+EVERYBODY: Final = "*"
 
 _CONSISTENT: Final = "subscriptionKeySharedUseConsistentHashing"
 _CLASSIC: Final = "subscriptionKeySharedUseClassicPersistentImplementation"
@@ -50,13 +55,22 @@ class RuleNameError(DispatchAuditError):
     """A name of no known rules."""
 
 
+class PriorityError(DispatchAuditError):
+    """A priority level that no consumer can have, or of no consumer."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules as differences from the recorded ones: release (``None`` = the recorded one) and settings."""
+    """Rules as differences from the recorded ones: release (``None`` = the recorded one) and settings.
+
+    ``priorities``: priority levels of consumers by name, instead of the recorded ones; ``EVERYBODY`` stands for those that
+    are not named.
+    """
 
     name: str
     broker_version: str | None = None
     settings: Settings = field(default_factory=dict)
+    priorities: Priorities = field(default_factory=dict)
 
     @property
     def timers(self) -> Settings:
@@ -111,6 +125,35 @@ def asked_for(
         given += [f"{name}={str(value).lower()}" for name, value in settings.items()]
         found = [RuleSet(" ".join(given), broker_version, settings)]
     return found
+
+
+def priorities_given(texts: Sequence[str]) -> dict[str, int]:
+    """Read priority levels as a command line gives them: ``NAME=N``, ``*=N`` for all others. Raises ``PriorityError``.
+
+    >>> priorities_given(["worker-1=0", "*=2"])
+    {'worker-1': 0, '*': 2}
+    """
+    found: dict[str, int] = {}
+    for text in texts:
+        name, sign, level = text.rpartition("=")
+        if not (
+            sign and name and level.isascii() and level.isdigit() and int(level[:12]) <= MOST_PRIORITY_LEVEL
+        ):
+            raise PriorityError(
+                f"--priority-level {text[:80]}: give NAME=N with a level from 0 (the highest) to {MOST_PRIORITY_LEVEL}, "
+                f"or {EVERYBODY}=N for all other consumers"
+            )
+        found[name] = int(level[:12])
+    return found
+
+
+def with_priorities(rules: RuleSet, priorities: Priorities) -> RuleSet:
+    """Return rules under which consumers have these priority levels; its name says so."""
+    if not priorities:
+        return rules
+    levels = " ".join(f"priority:{name}={level}" for name, level in priorities.items())
+    name = levels if rules is RECORDED else f"{rules.name} {levels}"
+    return replace(rules, name=name, priorities=priorities)
 
 
 def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Settings) -> list[RuleSet]:
@@ -169,6 +212,8 @@ def without_effect(rules: RuleSet, profile: Profile) -> tuple[str, ...]:
             found.append(f"{name} has no effect on a subscription with one active consumer")
         elif name == _RING and profile.partition_index < 0:
             found.append(f"{name} has no effect on a topic without partitions: it always uses the ring")
+    if rules.priorities and not single:
+        found.append("priority levels change nothing but the order in which Key_Shared lists its consumers")
     return tuple(found)
 
 

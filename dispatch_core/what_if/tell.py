@@ -52,6 +52,7 @@ def as_json(row: Row) -> dict[str, Any]:
                 name: printable(value) if isinstance(value, str) else value
                 for name, value in row.rules.settings.items()
             },
+            "priority_levels": {printable(name): level for name, level in row.rules.priorities.items()},
             "profile": row.profile or None,
         },
         "recorded": None if row.recorded is None else row.recorded.as_json(),

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.replay.moment_statistics import statistics_at
+from tests.dispatch_core.logs_without_trace import stripped
+from tests.dispatch_core.replay.moments import busy_moments, differences, quiet_moments, verified
 from tests.dispatch_core.replay.traced_stats import compare
+from tests.sample import some
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 
@@ -46,3 +51,19 @@ def test_statistics_are_what_the_broker_wrote_down(release: str, classic: bool, 
     assert (found["joined"] > 50) == classic
     assert found["counters"] > 500
     assert found["counters differs"] * 1000 <= found["counters"] * per_mille
+
+
+def test_without_a_trace_known_values_are_those_of_the_trace() -> None:
+    """Values that level E calls known, or at least so much, at moments of recordings of every rule."""
+    compared, wrong = Counter[str](), []
+    for folder in some(sorted(RECORDINGS.glob("*/[dr]*")), 30):
+        log = read_recording(find_recordings([str(folder)])[0]).logs[0]
+        without = stripped(log)
+        for t_us in [*quiet_moments(log, 3), *busy_moments(log, 3)]:
+            if t_us >= (without.start_t_us or 0):
+                found = differences(statistics_at([without], t_us), verified(log, t_us), compared)
+                wrong += [f"{folder.name} at {t_us}: {text}" for text in found]
+    assert wrong == []
+    assert compared["availablePermits"] > 50
+    assert compared["unackedMessages"] > 50
+    assert compared["drainingHashesCount"] > 5

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from dispatch_core import tables
+from dispatch_core.replay.statistics_tables import Table
 from dispatch_core.report.aggregate import ReportData, gather
 from dispatch_core.report.flow import Flow
 from dispatch_core.report.ring import Change
+from dispatch_core.report.statistics import DispatchOverTime, StatisticsShown
 
 #: A name of an attacker: markup of plotly, of a template and of HTML.
 HOSTILE = "<script>alert(1)</script>"
@@ -137,6 +139,30 @@ def hostile_report() -> ReportData:
         ),
         title=HOSTILE_TOPIC,
         subscription=HOSTILE,
+        statistics=hostile_statistics(),
+    )
+
+
+def hostile_statistics() -> StatisticsShown:
+    """Make statistics in which every name is markup."""
+    times = np.array([START_US, START_US + 30_000_000])
+    return StatisticsShown(
+        facts=(("note", HOSTILE),),
+        tables=(Table("consumers", HOSTILE, ("name",), ((HOSTILE_CONSUMER,),), HOSTILE),),
+        over_time=DispatchOverTime(
+            from_us=START_US,
+            step_us=1_000_000,
+            consumers=(HOSTILE_CONSUMER, "5"),
+            per_second=np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]),
+            size_us=times,
+            in_replay=np.array([0, 3]),
+            draining=np.array([0, 1]),
+            has_draining=True,
+            until_us=START_US + 60_000_000,
+            look_ahead_limit=5,
+            moved_us=(),
+            moved_keys=(),
+        ),
     )
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dispatch_core.cli.main import main
 from dispatch_core.report.page import library_name, library_script, page
 from tests.report.tables import HOSTILE, HOSTILE_CONSUMER, HOSTILE_TOPIC, hostile_report, large_report
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 pytestmark = pytest.mark.browser
 
@@ -25,6 +26,9 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+SAMPLE = (
+    Path(__file__).resolve().parents[1] / "data" / "recordings" / "4.2.4" / "designed-drain-one-by-one-ch"
+)
 PICTURES = ("ring", "blocked", "flow", "balance")
 #: Time limit for a busy machine; no figure of the page's speed depends on it.
 PATIENCE_MS = 180_000
@@ -44,10 +48,11 @@ def browser() -> Iterator[Browser]:
 class Shown:
     """An open report, with the browser's complaints and its network requests."""
 
-    def __init__(self, browser: Browser, path: Path) -> None:
+    def __init__(self, browser: Browser, path: Path, width: int = 1280) -> None:
         self.complaints: list[str] = []
         self.requests: list[str] = []
-        self.page: Page = browser.new_context(offline=True).new_page()
+        window: ViewportSize = {"width": width, "height": 720}
+        self.page: Page = browser.new_context(offline=True, viewport=window).new_page()
         self.page.set_default_timeout(PATIENCE_MS)
         self.page.on("console", lambda said: self.complaints.append(f"{said.type}: {said.text}"))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -86,9 +91,16 @@ def test_names_from_logs_stay_text(hostile: Shown) -> None:
     assert HOSTILE_TOPIC in hostile.texts("h1")[0]
     assert hostile.texts("h1 small") == [HOSTILE]
     assert HOSTILE in hostile.texts("#findings td")
+    assert hostile.texts("#statistics-consumers td") == [HOSTILE_CONSUMER]
+    assert hostile.texts("#statistics h3") == [HOSTILE]
     # Charts shorten the names, too, and escape plotly's markup.
     start = HOSTILE_CONSUMER[:39]
-    for picture, place in (("ring", ".legendtext"), ("blocked", ".ytick"), ("balance", ".ytick")):
+    for picture, place in (
+        ("ring", ".legendtext"),
+        ("dispatch", ".legendtext"),
+        ("blocked", ".ytick"),
+        ("balance", ".ytick"),
+    ):
         assert any(text.startswith(start) for text in hostile.texts(f"#plot-{picture} {place}")), picture
     assert "5" in hostile.texts("#plot-balance .ytick")
     elements = "main script, main img, .plot a[href], svg b, svg a[*|href*=javascript]"
@@ -165,6 +177,28 @@ def test_pages_that_share_the_script_draw_and_say_so_when_it_is_gone(
         alone.page.wait_for_function(f"document.getElementById('plot-{picture}').textContent.length > 0")
         assert "dispatch-audit report makes a page" in alone.texts(f"#plot-{picture}")[0]
     assert HOSTILE in alone.texts("#findings td"), "the findings need no picture"
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_statistics_can_be_read_on_a_desk_and_on_a_phone(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    """The picture keeps its room beside the legend, nothing but a wide table is wider than the page."""
+    made = ["report", str(SAMPLE), "--out", str(tmp_path)]
+    assert main(made) == 0
+    shown = Shown(browser, next(tmp_path.rglob("*.html")), width=width)
+    shown.page.wait_for_selector("#plot-dispatch .scatterlayer .trace path", state="attached")
+    assert shown.complaints == []
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+    plots = shown.page.evaluate(
+        "[...document.querySelectorAll('#plot-dispatch .bglayer .bg')].map(e => e.getBoundingClientRect().height)"
+    )
+    assert len(plots) == 2
+    assert min(plots) > 80
+    legend = shown.texts("#plot-dispatch .legendtext")
+    assert {"replay set", "draining hashes"} <= set(legend)
+    assert "c1" in legend
+    assert "No consumer is connected." in shown.texts("#statistics p")
 
 
 def test_a_million_deliveries_can_be_looked_at(browser: Browser, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dispatch_core.cli.main import main
 DATA = Path(__file__).resolve().parents[1] / "data"
 SAMPLES = DATA / "recordings"
 CLEAN = SAMPLES / "4.2.4" / "designed-drain-one-by-one-ch"
+ROLLING = SAMPLES / "4.2.4" / "designed-rolling-restart-ch"
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -44,6 +45,39 @@ def test_a_report_per_recording_is_written_where_the_output_says(
     # The same log gives the same bytes.
     assert main(arguments) == 0
     assert report.read_text("utf-8") == text
+
+
+def test_statistics_are_those_of_the_interval_s_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until the silence in which c2 waits: what holds its hashes, and the sizes over time."""
+    end = "2026-11-21T08:20:19.204021"
+    arguments = ["report", str(CLEAN), "--out", str(tmp_path), "--interval-start", "2026-11-21"]
+    assert main([*arguments, "--interval-end", end]) in (0, 2)
+    text = next(tmp_path.rglob("*.html")).read_text("utf-8")
+    drawn = page_data(text)["pictures"]["dispatch"]
+    names = {trace["name"] for trace in drawn["data"]}  # type: ignore[index]
+    assert names == {"c1", "replay set", "draining hashes"}
+    assert "positions in the replay set, at most 24, and draining hashes, at most 6" in text
+    table = text.split('id="statistics-draining"', 1)[1].split("</table>", 1)[0]
+    assert table.count("<tr>") == 7
+    assert "<td>8664</td><td>c1</td><td>c2</td><td>4</td><td>3</td>" in table
+    assert "3:7, 3:17, 3:27, 3:37" in table
+    capsys.readouterr()
+
+
+def test_without_a_trace_the_picture_shows_moved_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["strip", str(ROLLING), "--out", str(tmp_path / "logs")]) == 0
+    main(["report", str(tmp_path / "logs"), "--out", str(tmp_path / "out")])
+    text = next((tmp_path / "out").rglob("*.html")).read_text("utf-8")
+    names = [trace["name"] for trace in page_data(text)["pictures"]["dispatch"]["data"]]  # type: ignore[index]
+    assert "keys moved" in names
+    assert "replay set" not in names
+    assert "it has no trace" in text
+    assert "without a trace" in text.split('id="statistics"', 1)[1]
+    capsys.readouterr()
 
 
 def test_what_the_log_cannot_show_is_as_uncertain_as_in_the_audit(

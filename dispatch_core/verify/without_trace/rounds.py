@@ -182,7 +182,7 @@ def _round(st: State, classic: bool, batch: BatchArrays, first: int, stop: int) 
         _decide_classic(st, is_replay, start, count, sorted_, entries, outcome, chosen, batch)
     else:
         _decide(st, is_replay, start, count, sorted_, entries, outcome, batch)
-    _book(st, is_replay, entries[:count], outcome[:count], chosen[:count])
+    book(st, is_replay, entries[:count], outcome[:count], chosen[:count])
     return last
 
 
@@ -317,8 +317,11 @@ def _why_not(st: State, classic: bool, slot: int, entry: int, is_replay: bool) -
 
 
 @compiled
-def _book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64) -> None:
-    """Book the recorded deliveries as pending and charge their permits, whatever the rule says. ``outcome``: scratch."""
+def book(st: State, is_replay: bool, entries: I64, recorded: I64, outcome: I64) -> None:
+    """Book the recorded deliveries as pending and charge their permits, whatever the rule says.
+
+    ``recorded``: the slot of each entry's consumer. ``outcome``: scratch of the same length.
+    """
     for i in range(len(entries)):
         slot = st.holder[entries[i]] + WIDE
         if slot != NOBODY:  # sent again while another connection had it

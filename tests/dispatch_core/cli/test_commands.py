@@ -12,6 +12,7 @@ NAMES = (
     "golden",
     "audit",
     "explain",
+    "stats",
     "what-if",
     "report",
     "strip",

@@ -21,13 +21,13 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.statistics import (
     PIP_379_NAMES,
     Client,
-    NoStateError,
     draining_pending_acks,
     draining_pending_acks_at,
     stats_at,
     subscription_stats,
     with_pip_379_names,
 )
+from dispatch_core.replay.traced_state import NoStateError
 from dispatch_core.verify.inputs import Entries
 from tests.dispatch_core.replay.traced_stats import compare, raw, recorded
 

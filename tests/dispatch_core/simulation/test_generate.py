@@ -17,6 +17,7 @@ from dispatch_core.cli.main import main
 from dispatch_core.recording.schema import KINDS
 from dispatch_core.simulation.generate import generate
 from dispatch_core.simulation.scenario import Scenario, ScenarioError
+from dispatch_core.verify.trace.runner import verify
 from tests.dispatch_core.simulation.simulated import logs, made, simulated
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -138,6 +139,54 @@ def test_churn_changes_the_membership(tmp_path: Path) -> None:
     assert pc.sum(pc.equal(log.events["kind"], "consumer_removed")).as_py() == 3
 
 
+def test_priority_levels_go_round_the_consumers(tmp_path: Path) -> None:
+    log = simulated(tmp_path, priority_levels=(0, 0, 2))
+    added = log.events.filter(pc.equal(log.events["kind"], "consumer_added"))
+    levels = dict(zip(added["name"].to_pylist(), added["priority_level"].to_pylist(), strict=True))
+    assert levels == {"consumer-0": 0, "consumer-1": 0, "consumer-2": 2, "consumer-3": 0}
+
+
+@pytest.mark.parametrize("churn", ["none", "rolling-restart"])
+def test_failover_is_active_at_the_highest_priority(churn: str, tmp_path: Path) -> None:
+    """consumer-2 alone has level 0: nobody else gets anything while it is connected. Every decision verifies."""
+    log = simulated(
+        tmp_path,
+        subscription_type="Failover",
+        priority_levels=(1, 1, 0, 1),
+        churn=churn,
+        trace=True,
+        settings={"activeConsumerFailoverDelayTimeMillis": 0},
+    )
+    assert verify(log).tally.total("divergent") == 0
+    names = {
+        line["consumer"]: line["name"] for line in log.events.to_pylist() if line["kind"] == "consumer_added"
+    }
+    connected: set[str] = set()
+    got = Counter[tuple[bool, str]]()
+    for line in log.events.to_pylist():
+        name = names.get(line["consumer"], "")
+        if line["kind"] == "consumer_added":
+            connected.add(name)
+        elif line["kind"] == "consumer_removing":
+            connected.discard(name)
+        elif line["kind"] == "sent":
+            got["consumer-2" in connected, name] += 1
+    assert got[True, "consumer-2"] > 0
+    # Others: before it had joined, and what was under way when it came back.
+    others = sum(count for (there, name), count in got.items() if there and name != "consumer-2")
+    assert others <= got[True, "consumer-2"] // 10
+    assert (sum(count for (there, _), count in got.items() if not there) > 0) == (churn != "none")
+
+
+@pytest.mark.parametrize("version", ["4.2.4", "3.0.17"])
+def test_key_shared_verifies_whatever_the_priorities(version: str, tmp_path: Path) -> None:
+    log = simulated(tmp_path, broker_version=version, priority_levels=(2, 0, 1), churn="random", trace=True)
+    tally = verify(log).tally
+    assert tally.total("divergent") == 0
+    assert {finding.decision_class for finding in tally.findings} <= {"position"}  # as without priorities
+    assert tally.total("exact") > 1000
+
+
 def test_keys_are_skewed(tmp_path: Path) -> None:
     """Keys follow Zipf: the first is the most frequent; with skew 0 all are equally frequent."""
 
@@ -242,6 +291,9 @@ def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "dispatcherMaxReadBatch=5"], "dispatcherMaxReadBatchSize"),
         (["--set", "preciseDispatcherFlowControl=true"], "preciseDispatcherFlowControl"),
         (["--dispatchers-per-file", "0"], "dispatchers per file"),
+        (["--priority-levels", "0,-1"], "--priority-levels 0,-1: give numbers from 0 on"),
+        (["--priority-levels", "high"], "--priority-levels high"),
+        (["--priority-levels", "3000000000"], "priority level: 3000000000 is not within"),
     ],
 )
 def test_bad_arguments_are_refused(

@@ -51,6 +51,7 @@ def test_json_sets_recorded_and_simulated_side_by_side(capsys: pytest.CaptureFix
         "name": "subscriptionKeySharedUseClassicPersistentImplementation=false",
         "broker_version": None,
         "settings": {"subscriptionKeySharedUseClassicPersistentImplementation": False},
+        "priority_levels": {},
         "profile": "4.2.4 sticky key, draining hashes, consistent hashing",
     }
     assert set(found["recorded"]) >= MEASURED
@@ -115,6 +116,8 @@ def test_without_other_rules_the_recorded_ones_are_simulated(capsys: pytest.Capt
             "the nearest is subscriptionKeySharedUseConsistentHashing",
         ),
         (["--broker-version", "2.10.0"], "below 3.0.0"),
+        (["--priority-level", "c1"], "--priority-level c1: give NAME=N"),
+        (["--priority-level", "c1=-1"], "--priority-level c1=-1: give NAME=N"),
         (["--seeds", "0"], "--seeds 0: give a number from 1"),
         (["--seed", "-1"], "--seed -1: give a number from 0"),
     ],
@@ -162,6 +165,44 @@ def test_failover_goes_to_the_ring(capsys: pytest.CaptureFixture[str]) -> None:
     assert modulo["simulated"]["active_topics"] == modulo["recorded"]["active_topics"]
     assert sum(ring["simulated"]["active_topics"].values()) == 1
     assert ring["rules"]["profile"].endswith("ring")
+
+
+def test_failover_follows_priorities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three consumers of one level: consumer-0 is active. With a lower level, and with only one at the top, another is."""
+    made = ["--subscription-type", "Failover", "--consumers", "3", "--messages", "300", "--rate", "300"]
+    assert main(["generate", str(tmp_path / "logs"), *made, "--keys", "10"]) == 0
+    capsys.readouterr()
+
+    def active(*options: str) -> tuple[dict[str, Any], str]:
+        assert main(["what-if", "--json", "--seeds", "1", *options, str(tmp_path / "logs")]) in (0, 1)
+        (found,) = lines(capsys)
+        assert found["rules"]["priority_levels"] == {
+            name: int(level) for name, level in (text.split("=") for text in options[1::2])
+        }
+        topics = found["simulated"]["active_topics"]
+        return found["recorded"]["active_topics"], max(topics, key=lambda name: topics[name])
+
+    recorded, same = active()
+    assert recorded["consumer-0"] == 1
+    assert same == "consumer-0"
+    assert active("--priority-level", "consumer-0=1")[1] == "consumer-1"
+    assert active("--priority-level", "*=3", "--priority-level", "consumer-2=0")[1] == "consumer-2"
+
+
+def test_a_consumer_that_is_not_there_has_no_priority(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--json", "--seeds", "1", "--priority-level", "other=1", str(FAILOVER)]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["verdict"] == "UNKNOWN"
+    assert "no consumer is called 'other'" in printed.err
+
+
+def test_priorities_of_key_shared_change_no_decision_and_this_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["what-if", "--json", "--seeds", "1", "--priority-level", "*=2", str(ROLLING)])
+    (found,) = lines(capsys)
+    assert found["rules"]["name"] == "priority:*=2"
+    assert any("Key_Shared lists its consumers" in text for text in found["warnings"])
 
 
 @pytest.mark.slow

@@ -1,0 +1,128 @@
+"""``dispatch-audit stats``: show what ``pulsar-admin topics stats`` would have shown at a moment, and what led to it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.recordings import (
+    add_as_of_arguments,
+    add_recording_arguments,
+    as_of_given,
+    dispatchers,
+    overrides_given,
+    progress,
+    read_all,
+    set_aside,
+)
+from dispatch_core.errors import DispatchAuditError
+
+if TYPE_CHECKING:
+    from dispatch_core.recording.log import DispatcherLog
+    from dispatch_core.recording.log_profile import Overrides
+    from dispatch_core.recording.reader import Recording
+
+_TIME = "08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; UTC"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of ``stats``."""
+    add_recording_arguments(parser, ": one object per dispatcher (docs/stats.md)")
+    add_as_of_arguments(parser)
+    parser.add_argument("--topic", metavar="TOPIC", help="only this topic")
+    parser.add_argument("--subscription", metavar="NAME", help="only this subscription")
+    parser.add_argument(
+        "--at",
+        "--to",
+        dest="at",
+        metavar="TIME",
+        help=f"show the state after the lines up to this time: {_TIME} (default: the last line, or --as-of)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="begin",
+        metavar="TIME",
+        help="begin rates, reads, peaks and keys that changed consumer at this time (default: the first line)",
+    )
+    parser.add_argument(
+        "--window",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="msgRateOut is an average over so long before the moment (default: 60, the broker's own period)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show all dispatchers; returns 0 shown, 1 decisions before differ from the rules, 2 nothing or not all was shown."""
+    overrides = overrides_given(options)
+    shown = different = 0
+    incomplete = False
+    for recording in read_all(options.paths, follow_links=options.follow_links):
+        progress("")
+        problem = set_aside(recording)
+        if problem is not None:
+            print(f"{problem}; the statistics are made without them", file=sys.stderr)
+            incomplete = True
+        for logs in _wanted(recording, options, overrides):
+            found = _show(logs, options)
+            incomplete |= found is None
+            shown += found is not None
+            different += bool(found)
+        sys.stdout.flush()
+    if not shown:
+        which = [
+            f"--{name} {getattr(options, name)}"
+            for name in ("topic", "subscription")
+            if getattr(options, name)
+        ]
+        asked = f" matches {' and '.join(which)}" if which else " has a line by then"
+        print(f"dispatch-audit stats: no dispatcher{asked}; nothing was shown", file=sys.stderr)
+        return COULD_NOT_JUDGE
+    return FINDINGS if different else COULD_NOT_JUDGE if incomplete else CLEAN
+
+
+def _wanted(
+    recording: Recording, options: argparse.Namespace, overrides: Overrides
+) -> Iterator[list[DispatcherLog]]:
+    """Yield the logs of each dispatcher that the options name."""
+    for logs in dispatchers(recording, overrides, as_of_given(options)):
+        if options.topic in (None, logs[0].topic) and options.subscription in (None, logs[0].subscription):
+            yield logs
+
+
+def _show(logs: list[DispatcherLog], options: argparse.Namespace) -> bool | None:
+    """Show one dispatcher; returns True if decisions before differ from the rules, ``None`` if nothing could be shown."""
+    from dispatch_core.cli.stats_text import for_people
+    from dispatch_core.explain.subject import moment_of
+    from dispatch_core.replay.moment_statistics import as_json, statistics_at
+    from dispatch_core.replay.traced_state import NoStateError
+
+    starts = [log.start_t_us for log in logs if log.start_t_us is not None]
+    span_us = (min(starts, default=0), max(starts, default=0))
+    at_us, from_us = (
+        None if text is None else moment_of(text, span_us) for text in (options.at, options.begin)
+    )
+    if at_us is not None and from_us is not None and from_us > at_us:
+        raise DispatchAuditError(f"--from {options.begin} is later than --at {options.at}; nothing was shown")
+    try:
+        shown = statistics_at(logs, at_us, from_us=from_us, window_us=round(options.window * 1e6))
+    except NoStateError as error:
+        print(f"{error}", file=sys.stderr)
+        return None
+    print(json.dumps(as_json(shown)) if options.json else "\n".join(for_people(shown)) + "\n")
+    return shown.differs
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
