@@ -32,6 +32,7 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.errors import ProfileError, SnapshotError, UnsupportedRuleError
 from dispatch_core.recording import stream
@@ -204,10 +205,13 @@ class WithoutTraceJudge(Judge):
 
     def position(self, audit: AuditFold) -> DispatcherPosition:
         """See ``Judge``."""
-        if self._fold is None or not self._begun or self._is_shared:
+        if self._fold is None or not self._begun:
             return DispatcherPosition()
+        core = self._fold.core
+        if isinstance(core, SharedDispatcher):
+            return DispatcherPosition()  # what is read is not known
         entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
-        state_json = json.dumps(self._statistics(self._fold.core, audit, ranges=False), sort_keys=True)
+        state_json = json.dumps(self._statistics(core, audit, ranges=False), sort_keys=True)
         return shown_position(
             entries, int(scalars[st_.MARK_DELETE]), int(scalars[st_.READ_POSITION]), state_json
         )
@@ -217,6 +221,8 @@ class WithoutTraceJudge(Judge):
         if self._fold is None or self._fold.not_judged is not None:
             return None
         core = self._fold.core
+        if isinstance(core, SharedDispatcher):
+            return None
         entries = WindowEntries(audit.window, audit.scan)
         return InferredDispatcher(core, entries, self._fold.owned, self._statistics(core, audit, ranges=True))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
@@ -75,7 +76,8 @@ def agreed(traced: list[SampledWait], without: list[SampledWait]) -> Agreed:
         by_hash[wait.hash].append(wait)
     found: Agreed = Counter()
     for wait in traced:
-        if wait.reason is None or wait.waited_us < 1000 * LOWERED.stuck_key_ms:
+        # ``no_read`` is no rule. Without a trace it is named only where no limit that a policy sets could hold the work.
+        if wait.reason in (None, NO_READ) or wait.waited_us < 1000 * LOWERED.stuck_key_ms:
             continue
         nearest = max(by_hash[wait.hash], key=lambda other: overlap(wait, other), default=None)
         same = (

@@ -77,6 +77,7 @@ def made(name: str):
     found = getattr(dag_file(name), name)()
     return found[0] if isinstance(found, list) else found
 
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_is_given_by_name_what_its_template_of_the_index_reads(name: str) -> None:
     """Airflow fails the task, after its work, if an argument that the template reads was given by place."""
@@ -87,7 +88,6 @@ def test_a_task_is_given_by_name_what_its_template_of_the_index_reads(name: str)
         given = set(expanded.value) if expanded else set(getattr(task, "op_kwargs", ()))
         assert read <= given, task.task_id
         assert bool(read) == bool(template), task.task_id
-
 
 
 @pytest.fixture(scope="module")
