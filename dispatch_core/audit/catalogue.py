@@ -186,7 +186,7 @@ _KINDS: Final = (
         MINOR,
         COMPLETENESS,
         "the dispatcher's total permits and the sum of its consumers' permits part for good",
-        0,
+        None,
     ),
     AnomalyKind(
         "imbalance",

@@ -14,7 +14,7 @@ import pytest
 
 from dispatch_core.audit.catalogue import COMPLETENESS, KINDS
 from dispatch_core.audit.limits import DEFAULT_LIMITS
-from dispatch_core.audit.verdict import FAIL, verdicts
+from dispatch_core.audit.verdict import FAIL, PASS, Policy, verdicts
 from dispatch_core.cli.audit import _seen
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.replay_log import replay
@@ -55,12 +55,18 @@ def test_a_drift_is_found_in_each_interval_in_which_it_lasts(log: DispatcherLog)
     assert found(log, last, from_micros(log.events["t_us"][-1].as_py() + 1_000_000)) == []
 
 
-def test_a_drift_breaks_completeness(log: DispatcherLog) -> None:
+def test_a_drift_is_counted_and_breaks_completeness_if_the_policy_says_so(log: DispatcherLog) -> None:
     audit = audit_whole(log, closed=False)
     (row,) = (row for row in audit.anomalies.to_pylist() if row["kind"] == "permit_drift")
     assert (row["reason"], row["consumers"], row["uncertain"]) == ("consumer_removed", [6], False)
     assert row["severity"] == KINDS["permit_drift"].severity
-    judged = verdicts(audit.anomalies, seen=_seen(audit, log, DEFAULT_LIMITS))
+    seen = _seen(audit, log, DEFAULT_LIMITS)
+    (counted,) = (
+        promise for promise in verdicts(audit.anomalies, seen=seen) if promise.promise == COMPLETENESS
+    )
+    assert counted.verdict == PASS
+    strict = Policy(tolerated={"permit_drift": 0})
+    judged = verdicts(audit.anomalies, policy=strict, seen=seen)
     (promise,) = (promise for promise in judged if promise.promise == COMPLETENESS)
     assert (promise.verdict, promise.reason) == (FAIL, "1 permit_drift")
     assert promise.top_findings == (row["explanation"],)
