@@ -392,15 +392,15 @@ def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: P
 
 def test_permits_that_stay_off_are_reported_once_and_clear(tmp_path: Path) -> None:
     lost = {"key": None, "positions": [], "consumers": [3], "severity": "major"}
-    told = "w2 has 1 permit too few for good, from seq 202 at 08:24:16.623 on"
-    first = spoiled("permit_leak", seqs=[202, 724], explanation=told, **lost)
+    sentence = "w2 has 1 permit too few for good, from seq 202 at 08:24:16.623 on"
+    first = spoiled("permit_leak", seqs=[202, 724], explanation=sentence, **lost)
     (alert,) = build_alerts(judge(tmp_path / "text", first), {}, places(tmp_path / "text"))
     assert "- permit_leak: 1" in alert.body
     assert "new: permit_leak (major), consumer 3, 1 times" in alert.body
-    assert told in alert.body
+    assert sentence in alert.body
     assert "consumers whose permits the broker has lost or doubled for good: 1" in alert.body
     assert news_sent(tmp_path, first) == [(TOPIC, [("new", "permit_leak")])]
-    goes_on = spoiled("permit_leak", start=NEXT_DAY, seqs=[202, 1500], explanation=told, **lost)
+    goes_on = spoiled("permit_leak", start=NEXT_DAY, seqs=[202, 1500], explanation=sentence, **lost)
     assert news_sent(tmp_path, goes_on) == []
     assert news_sent(tmp_path, spoiled(start=NEXT_DAY + timedelta(days=1))) == [
         (TOPIC, [("clear", "permit_leak")])

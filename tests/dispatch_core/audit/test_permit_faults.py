@@ -29,7 +29,7 @@ from tests.mutation.permit_faults import (
 )
 from tests.mutation.recording import Recording
 
-SAMPLES = Path(__file__).resolve().parents[1] / "data"
+SAMPLES = Path(__file__).resolve().parents[2] / "data"
 #: Type and rule → recordings of real brokers.
 RECORDINGS = {
     "Key_Shared": ("verify/4.2.4/random-0000-range-quiet", "recordings/4.2.4/designed-rolling-restart-ch"),
