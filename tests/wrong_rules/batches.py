@@ -12,13 +12,13 @@ WRONG_BATCHES: Final[dict[str, WrongRule]] = {
     # --- what a delivery costs -------------------------------------------------------------------------------------
     "failover_acked_indexes_cost_permits": edit(
         "indexes of a batch that are acknowledged already cost permits when it is sent again",
-        f"{_DISPATCHER}.send",
+        f"{_DISPATCHER}.charge",
         "acked - total",
         "-total",
     ),
     "failover_permits_in_entries": edit(
         "a batch costs one permit, not one per message",
-        f"{_DISPATCHER}.send",
+        f"{_DISPATCHER}.charge",
         "acked - total",
         "acked - len(stored)",
     ),

@@ -35,6 +35,8 @@ _COLUMNS: Final = ("seq", "t_us", "kind", "consumer", "permits", "blocked", "bat
 
 def shows_permits(events: pa.Table) -> bool:
     """Check whether a checkpoint behind the first line gives permits of consumers."""
+    if not events.num_rows:
+        return False
     rows = rows_of_kind(events, "checkpoint")
     texts = events["checkpoint_json"].take(pa.array(rows[rows > 0])).to_pylist() if len(rows) else []
     said = [checkpoint.read(text) for text in texts if text]
