@@ -78,7 +78,7 @@ fuzz: setup ## Feed a million hostile files to every reader; half an hour and mo
 	@$(WITH_ENV) exec python -m tests.fuzz --jobs $$(nproc) $(ARGS)
 
 orders: setup ## Test that running intervals in every order, late and again gives the same tables; ten minutes
-	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/conformance/test_orders.py $(ARGS)
+	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/spark_jobs/test_hourly.py tests/conformance/test_orders.py $(ARGS)
 
 month: setup ## Test that a simulated month of hourly runs leaves no files but what retention says; some minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/maintenance/test_month.py $(ARGS)

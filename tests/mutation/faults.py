@@ -62,9 +62,14 @@ class Mutation:
     def _contradicts_state(self, finding: dict[str, Any]) -> bool:
         """Check for a divergence of state: other lines of a trace still show the state without the fault.
 
-        One about no entry, or a position of the cursor on the other side of the fault's entry.
+        One about no entry, or a position of the cursor on the other side of the fault's entry. Or permits that no longer
+        are what flows and deliveries make them.
         """
-        if finding["kind"] != "divergence" or self.recording.header["format"] != "pulsar-dispatch-trace":
+        if self.recording.header["format"] != "pulsar-dispatch-trace":
+            return False
+        if finding["kind"] in ("permit_leak", "permit_drift"):
+            return True
+        if finding["kind"] != "divergence":
             return False
         if not finding["positions"]:
             return True

@@ -95,7 +95,7 @@ def test_any_batches_give_what_the_whole_log_gives(
     group: str, rows: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = 0
-    stored = some(folders(DATA / group), 4 if rows else 1)
+    stored = some(folders(DATA / group), 8 if rows else 2)
     for folder in stored:
         choice = random.Random(name_of(folder))
         log = log_of(folder)
@@ -114,7 +114,7 @@ def test_any_batches_of_all_recordings_give_what_the_whole_logs_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = 0
-    for folder in some(folders(SHARED), 16):
+    for folder in some(folders(SHARED), 32):
         log = log_of(folder)
         if log is None:
             continue
