@@ -7,6 +7,8 @@ from typing import Final
 
 #: The end of the year 9999: later times fit no calendar.
 LAST_US: Final = 253_402_300_799_999_999
+#: The forms in which a user may give a time, as help and errors name them.
+TIME_FORMS: Final = "08:21:07.355, 2026-11-21T08:21:07Z, or microseconds"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 

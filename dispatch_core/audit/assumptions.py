@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dispatch_core.arrays.columns import replaced
 from dispatch_core.audit.behaviour_in_force import NOTHING_IN_FORCE, BehaviourInForce
+from dispatch_core.audit.catalogue import NO_READ
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
@@ -75,7 +76,7 @@ _EXPLAIN: Final[Mapping[str, tuple[str, ...]]] = {
     "divergence": (*_HOLD, *_LEAVE_OUT),
 }
 #: Stalls for these reasons are what the rule itself does; nothing else is needed to explain them.
-_UNEXPLAINED_STALL: Final = (None, "replay_order", "no_read")
+_UNEXPLAINED_STALL: Final = (None, "replay_order", NO_READ)
 _EVER_US: Final = 1 << 62
 #: Kinds of findings that a behaviour in force leaves open; of the others the audit knows what it explains.
 _LEFT_OPEN_BY: Final = ("out_of_order", "duplicate_after_ack")
@@ -110,7 +111,7 @@ def may_explain(kind: str, reason: str | None, subscription_type: str) -> tuple[
     """
     if kind.startswith("stuck_") and reason not in _UNEXPLAINED_STALL:
         return ()
-    names = _EXPLAIN["never_delivered"] if reason == "no_read" else _EXPLAIN.get(kind, ())
+    names = _EXPLAIN["never_delivered"] if reason == NO_READ else _EXPLAIN.get(kind, ())
     return tuple(name for name in names if subscription_type in _TYPES.get(name, (subscription_type,)))
 
 

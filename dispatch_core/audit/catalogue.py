@@ -39,6 +39,8 @@ DOUBTS: Final = ("log_gap", "unknown_consumer", "unknown_position")
 BY_LINES: Final = "lines that are missing or cannot be"
 BY_MOVE: Final = "a move of the cursor that the log may have no line of"
 BY_BEHAVIOUR: Final = "behaviour that the log cannot show"
+#: The reason of work that no gate held while the dispatcher sent nothing at all.
+NO_READ: Final = "no_read"
 #: Why work waits.
 STALL_REASONS: Final = (
     "draining_hash",
@@ -52,7 +54,7 @@ STALL_REASONS: Final = (
     "uncovered_range",
     "failover_delay",
     "no_consumer",
-    "no_read",
+    NO_READ,
 )
 #: Limits in force (``limit`` lines) that hold work back. What waits for one is not stuck.
 LIMIT_REASONS: Final = (

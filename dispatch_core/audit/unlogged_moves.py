@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from dispatch_core.arrays.columns import Mask, marked, replaced
+from dispatch_core.audit.catalogue import NO_READ
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, unlogged_move
 
 _KINDS: Final = ("divergence", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: Where a move may lie that left these, ``waits.possible_moves`` says more exactly.
 _LEFT_OUT: Final = ("never_delivered", "ack_hole")
-_JUDGED_BY_ENTRY: Final = "no_read"  # the reason of stalls of which it does, too
 _MOVED_BEFORE: Final = "the cursor may have been moved before"
 
 
@@ -48,7 +48,8 @@ class UnloggedMoves:
         if self.first_seq is None:
             return anomalies
         may_follow = marked(anomalies["kind"], *_KINDS) & ~np.asarray(anomalies["uncertain"], dtype=np.bool_)
-        may_follow &= ~marked(anomalies["reason"], _JUDGED_BY_ENTRY)
+        # Of these stalls, too, ``waits.possible_moves`` says more exactly where a move may lie.
+        may_follow &= ~marked(anomalies["reason"], NO_READ)
         behind = [lines[-1] >= self.first_seq for lines in _lines_of(anomalies, may_follow)]
         rows = np.flatnonzero(may_follow)[behind].tolist()
         if not rows:

@@ -19,6 +19,7 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
+from dispatch_core.times import TIME_FORMS
 
 if TYPE_CHECKING:
     from dispatch_core.explain.explanation import Explanation
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         metavar="TIME",
-        help="show the state at this time: 08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; UTC",
+        help=f"show the state at this time: {TIME_FORMS}; UTC",
     )
 
 

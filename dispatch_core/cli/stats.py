@@ -20,13 +20,14 @@ from dispatch_core.cli.recordings import (
     set_aside,
 )
 from dispatch_core.errors import DispatchAuditError
+from dispatch_core.times import TIME_FORMS
 
 if TYPE_CHECKING:
     from dispatch_core.recording.log import DispatcherLog
     from dispatch_core.recording.log_profile import Overrides
     from dispatch_core.recording.reader import Recording
 
-_TIME = "08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; UTC"
+_TIME = f"{TIME_FORMS}; UTC"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

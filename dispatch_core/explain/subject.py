@@ -24,7 +24,7 @@ from dispatch_core.audit.sentences.names import consumer_name, shown
 from dispatch_core.broker import hashing
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.explain.record import Record, h31_of
-from dispatch_core.times import clock, from_micros, micros
+from dispatch_core.times import TIME_FORMS, clock, from_micros, micros
 
 KEY: Final = "key"
 ENTRY: Final = "entry"
@@ -258,7 +258,7 @@ def moment_of(text: str, span_us: tuple[int, int]) -> int:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
         raise DispatchAuditError(
-            f"--at {shown(text)}: give a UTC time as 08:21:07.355, 2026-11-21T08:21:07Z, or microseconds; this log runs "
+            f"--at {shown(text)}: give a UTC time as {TIME_FORMS}; this log runs "
             f"from {_date(span_us[0])}{clock(span_us[0])} to {clock(span_us[1])}"
         ) from None
     return micros(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 
-#: Depends on a consumer's permits and unacknowledged messages at the checkpoint.
-_COUNTERS: Final = ("availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs")
+#: Counters of a consumer. They depend on its permits and unacknowledged messages at the checkpoint.
+COUNTERS: Final = ("availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs")
 #: Depends on everything that happened to a consumer since it joined.
 _SINCE_IT_JOINED: Final = (
     "avgMessagesPerEntry",
@@ -59,7 +59,7 @@ def determined(
     result = {name: value for name, value in shown.items() if name not in hidden}
     result["consumers"] = [
         _without(
-            consumer, [*_SINCE_IT_JOINED, *(() if consumer["consumer"] in counted else _COUNTERS)], hidden
+            consumer, [*_SINCE_IT_JOINED, *(() if consumer["consumer"] in counted else COUNTERS)], hidden
         )
         if consumer["consumer"] in connected
         else _without(consumer, [], [name for name in hidden if name in _DRAINING])

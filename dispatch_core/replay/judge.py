@@ -74,6 +74,10 @@ class Judge(ABC):
     profile: Profile | None
 
     @property
+    def _is_shared(self) -> bool:
+        return self.profile is not None and self.profile.is_shared
+
+    @property
     @abstractmethod
     def not_judged(self) -> str | None:
         """Reason why nothing is compared; ``None`` = it is."""

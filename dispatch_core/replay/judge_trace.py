@@ -94,10 +94,6 @@ class TraceJudge(Judge):
         """See ``Judge``."""
         return self.not_judged is None
 
-    @property
-    def _is_shared(self) -> bool:
-        return self.profile is not None and self.profile.is_shared
-
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
         """See ``Judge``: the rules of Key_Shared tell of entries that were skipped; nothing else does."""
         if not self._has_lines or (self.knows_waits and not single_active):

@@ -136,10 +136,6 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         return self._fold is not None and self._fold.knows_stalls
 
-    @property
-    def _is_shared(self) -> bool:
-        return self.profile is not None and self.profile.is_shared
-
     def never_sent(self, *, single_active: bool) -> SkippedEntries:
         """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed."""
         by_rules = self._fold is not None and not single_active and not self._is_shared

@@ -33,9 +33,9 @@ from dispatch_core.arrays.columns import ints, valid
 from dispatch_core.arrays.line_kinds import has_kind, of_kinds, rows_of_kind
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.recording.checkpoint import leading
+from dispatch_core.replay.checkpoint_statistics import COUNTERS
 from dispatch_core.verify.without_trace.races import RACE_US
 
-_COUNTERS: Final = ("availablePermits", "unackedMessages", "blockedConsumerOnUnackedMsgs")
 _DRAINING: Final = (
     "drainingHashesCount",
     "drainingHashesClearedTotal",
@@ -397,7 +397,7 @@ def _of_consumer(
             case name if name in _DRAINING:
                 doubt = doubt or _doubt_of_draining(doubts)
             case _:
-                doubt = doubt if name in _COUNTERS else None
+                doubt = doubt if name in COUNTERS else None
         value = shown[name]
         if name == "drainingHashes":
             value = [{key: item[key] for key in item if key != "blockedAttempts"} for item in value]

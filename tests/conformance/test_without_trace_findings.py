@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.audit.catalogue import NO_READ
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dispatch_core.audit.assumptions import UNLOGGED
-from dispatch_core.audit.catalogue import CRITICAL, KINDS, LIMIT_REASONS
+from dispatch_core.audit.catalogue import CRITICAL, KINDS, LIMIT_REASONS, NO_READ
 from dispatch_core.audit.deliveries.findings import (
     BEFORE_CHECKPOINT,
     CLOCK_JUMPED,
@@ -25,7 +25,6 @@ from dispatch_core.audit.deliveries.findings import (
     Finding,
 )
 from dispatch_core.audit.limits import Limits
-from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.sentences import BY_CLOCK, CLOCK_STEPPED, MAYBE_LIMITED, Words
 from dispatch_core.audit.waits.tracker import CLOCKS_DIFFER, GRACE_US, MOST_POSITIONS, Key, SampledWait
 

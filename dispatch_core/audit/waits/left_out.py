@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 from dispatch_core.audit.behaviour_in_force import BehaviourInForce
-from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.catalogue import KINDS, NO_READ
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import counted, plural
 from dispatch_core.audit.waits.findings import End
-from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import COMPACTED_READ, LIMIT_LATE, MOST_POSITIONS, SampledWait
 from dispatch_core.times import clock
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dispatch_core.audit.catalogue import NO_READ
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.waits.no_read import NoRead
-from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import GRACE_US, SampledWait
 
 #: Reasons of work that takes part in a stall: none, and permits that what waits before it would use up.

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.catalogue import NO_READ
 from dispatch_core.audit.deliveries.findings import Finding, perhaps_by_a_move
 from dispatch_core.audit.deliveries.layout import (
     ALL_LEFT,
@@ -41,7 +42,6 @@ from dispatch_core.audit.deliveries.layout import (
 from dispatch_core.audit.deliveries.operations import ADDED, REMOVED, Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.window import LogWindow
-from dispatch_core.audit.waits.reasons import NO_READ
 from dispatch_core.audit.waits.tracker import SampledWait
 
 #: An entry that nothing holds is sent within this time; a call of an administrator takes about as long.

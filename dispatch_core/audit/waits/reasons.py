@@ -56,7 +56,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.audit.catalogue import LIMIT_REASONS, STALL_REASONS
+from dispatch_core.audit.catalogue import LIMIT_REASONS, NO_READ, STALL_REASONS
 from dispatch_core.broker.gates import (
     DRAINING_HASH,
     FAILOVER_DELAY,
@@ -82,9 +82,6 @@ from dispatch_core.broker.gates import (
 )
 from dispatch_core.broker.permits import is_available
 from dispatch_core.broker.state import N_CONSUMERS, WIDE, State
-
-#: The reason of work that no gate held while the dispatcher sent nothing at all.
-NO_READ: Final = "no_read"
 
 #: The names of the gates' codes that are reasons; where none is closed there is none. Behind them the limits that a log
 #: shows in force (``held_by_limits``).

@@ -43,6 +43,7 @@ from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.state import NOBODY, State
 from dispatch_core.recording.stream import EVERY_ENTRY_US
 from dispatch_core.verify.tally import Finding
+from dispatch_core.verify.without_trace import rounds
 from dispatch_core.verify.without_trace.cursor_moves import MovesNotJudged, move
 from dispatch_core.verify.without_trace.possible_owners import (
     Change,
@@ -67,6 +68,11 @@ UNCERTAIN: Final = 1
 DIVERGENT: Final = 2
 NOT_JUDGED: Final = 3
 JUDGEMENTS: Final = ("exact", "uncertain", "divergent", "not_judged")
+
+
+def grown(values: Array, count: int, value: int) -> Array:
+    """Append ``value`` until there are at least ``count`` values."""
+    return np.concatenate([values, np.full(max(count - len(values), 0), value, values.dtype)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,25 @@ class OperationBatch:
     after_checkpoint: bool = False
     #: The operations of a checkpoint at the begin of the batch; None = there are none.
     checkpoint: CheckpointOperations | None = None
+
+    def arrays(
+        self, slot_of: Array, stored_at_join: Ints, expected: Ints, reason: npt.NDArray[np.int8]
+    ) -> rounds.BatchArrays:
+        """Return what ``rounds.fold`` reads of the batch, and what it fills in; see ``BatchArrays``."""
+        lengths = np.diff(self.op_start)[self.op_code == SENT]
+        return rounds.BatchArrays(
+            self.op_code,
+            self.op_consumer,
+            self.op_value,
+            self.op_start,
+            self.op_ordinals,
+            slot_of,
+            stored_at_join,
+            rounds.scratch(max(rounds.MOST_OF_SEVERAL_LINES, int(lengths.max(initial=0)))),
+            np.zeros(3, np.int64),
+            expected,
+            reason,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from dispatch_core.verify.without_trace.base import (
     DispatcherFold,
     Ints,
     OperationBatch,
+    grown,
 )
 from dispatch_core.verify.without_trace.possible_owners import Member, SelectorRoster
 from dispatch_core.verify.without_trace.races import RACE_US, Racing
@@ -71,11 +72,6 @@ Array = npt.NDArray[Any]
 
 _EVERYTHING: Final = 1 << 62
 _JOINED_LATER: Final = "the consumer joined later and must wait for what was handed out before"
-
-
-def _grown(values: Array, count: int, value: int) -> Array:
-    """Append ``value`` until there are at least ``count`` values."""
-    return np.concatenate([values, np.full(max(count - len(values), 0), value, values.dtype)])
 
 
 def _spares(batch: OperationBatch) -> Ints:
@@ -160,7 +156,7 @@ class KeySharedFold(DispatcherFold):
         if begins:
             permits = self.state.permits + self.state.parked_permits
             self._spare = np.where(self._slot_of == NOBODY, 0, permits[self._slot_of])
-        self._spare = _grown(self._spare, most, 0)
+        self._spare = grown(self._spare, most, 0)
         self._spare[: len(self._spared)] += self._spared
         by_consumer = np.bincount(batch.op_consumer + 1, _spares(batch))  # the first: no consumer
         self._spared = by_consumer[1:].astype(np.int64)
@@ -169,31 +165,18 @@ class KeySharedFold(DispatcherFold):
         self.core.extend(batch.dropped, batch.hashes, batch.num_messages, len(self._numbers))
         self._settle(batch.settled)
         sampler = self._retain(batch)
-        self._stored_at_join = _grown(self._stored_at_join - batch.dropped, len(self.core.state.permits), 0)
+        self._stored_at_join = grown(self._stored_at_join - batch.dropped, len(self.core.state.permits), 0)
         batched_before = self._batched_entries
         self._batched_entries = batched_before or bool((batch.num_messages > 1).any())
         if self.wait_tracker is not None:
             self.wait_tracker.joined(self._stored_at_join)
             self.wait_tracker.batched_entries = self._batched_entries
         most = int(batch.op_consumer.max(initial=-1)) + 1
-        self._slot_of = _grown(self._slot_of, most, NOBODY)
+        self._slot_of = grown(self._slot_of, most, NOBODY)
         if self._batched_entries:
             self._count_spare(batch, most, begins=not batched_before)
         behind_us = self._clock_behind(batch.op_t_us)
-        lengths = np.diff(batch.op_start)[batch.op_code == SENT]
-        arrays = rounds.BatchArrays(
-            batch.op_code,
-            batch.op_consumer,
-            batch.op_value,
-            batch.op_start,
-            batch.op_ordinals,
-            self._slot_of,
-            self._stored_at_join,
-            rounds.scratch(max(rounds.MOST_OF_SEVERAL_LINES, int(lengths.max(initial=0)))),
-            np.zeros(3, np.int64),
-            expected,
-            reason,
-        )
+        arrays = batch.arrays(self._slot_of, self._stored_at_join, expected, reason)
         at, begun, end = 0, 0, len(batch.op_code)
         samples = no_samples(end) if sampler is None else sampler.samples
         checkpoint = batch.checkpoint

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.audit.deliveries.operations import ADDED, PASSED, REMOVED, SENT
+from dispatch_core.audit.deliveries.operations import ADDED, PASSED, REMOVED
 from dispatch_core.audit.waits.sampling import no_samples
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.shared import SharedDispatcher
@@ -28,6 +28,7 @@ from dispatch_core.verify.without_trace.base import (
     DispatcherFold,
     Ints,
     OperationBatch,
+    grown,
 )
 from dispatch_core.verify.without_trace.possible_owners import Change
 
@@ -91,22 +92,9 @@ class SharedFold(DispatcherFold):
         if self.wait_tracker is not None:
             self.wait_tracker.batched_entries = self._batched_entries
         most = int(batch.op_consumer.max(initial=-1)) + 1
-        new = np.full(max(most - len(self._slot_of), 0), NOBODY, np.int32)
-        self._slot_of = np.append(self._slot_of, new)
-        lengths = np.diff(batch.op_start)[batch.op_code == SENT]
-        arrays = rounds.BatchArrays(
-            batch.op_code,
-            batch.op_consumer,
-            batch.op_value,
-            batch.op_start,
-            batch.op_ordinals,
-            self._slot_of,
-            np.zeros(len(self.state.permits), np.int64),
-            rounds.scratch(max(rounds.MOST_OF_SEVERAL_LINES, int(lengths.max(initial=0)))),
-            np.zeros(3, np.int64),
-            expected,
-            reason,
-        )
+        self._slot_of = grown(self._slot_of, most, NOBODY)
+        stored_at_join = np.zeros(len(self.state.permits), np.int64)
+        arrays = batch.arrays(self._slot_of, stored_at_join, expected, reason)
         at, end = 0, len(batch.op_code)
         samples = no_samples(end) if sampler is None else sampler.samples
         while at < end:
