@@ -106,7 +106,8 @@ def _show(logs: list[DispatcherLog], options: argparse.Namespace) -> bool | None
     starts = [log.start_t_us for log in logs if log.start_t_us is not None]
     span_us = (min(starts, default=0), max(starts, default=0))
     at_us, from_us = (
-        None if text is None else moment_of(text, span_us) for text in (options.at, options.begin)
+        None if text is None else moment_of(text, span_us, option)
+        for option, text in (("--at", options.at), ("--from", options.begin))
     )
     if at_us is not None and from_us is not None and from_us > at_us:
         raise DispatchAuditError(f"--from {options.begin} is later than --at {options.at}; nothing was shown")

@@ -229,8 +229,8 @@ def _near(asked: str, known: Iterable[str]) -> list[str]:
 # times ---------------------------------------------------------------------------------------------------------------
 
 
-def moment_of(text: str, span_us: tuple[int, int]) -> int:
-    """The time that ``--at`` names, in microseconds since the epoch, UTC.
+def moment_of(text: str, span_us: tuple[int, int], option: str = "--at") -> int:
+    """The time that an option names, in microseconds since the epoch, UTC.
 
     A clock time (``08:21:07.355``) is the first of that kind since the log begins; else ISO 8601 with a date (UTC unless it
     says otherwise), or microseconds as in the log. Raises ``DispatchAuditError`` for anything else.
@@ -258,7 +258,7 @@ def moment_of(text: str, span_us: tuple[int, int]) -> int:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
         raise DispatchAuditError(
-            f"--at {shown(text)}: give a UTC time as {TIME_FORMS}; this log runs "
+            f"{option} {shown(text)}: give a UTC time as {TIME_FORMS}; this log runs "
             f"from {_date(span_us[0])}{clock(span_us[0])} to {clock(span_us[1])}"
         ) from None
     return micros(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))

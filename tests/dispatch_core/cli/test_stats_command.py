@@ -166,6 +166,7 @@ def test_lines_later_than_as_of_are_not_used(capsys: pytest.CaptureFixture[str])
     ("more", "message"),
     [
         (["--at", "soon"], "--at soon: give a UTC time"),
+        (["--from", "soon"], "--from soon: give a UTC time"),
         (["--at", "5"], "no line is as early as 5"),
         (["--at", "10:00:00", "--from", "11:00:00"], "is later than"),
         (["--broker-version", "two"], "two"),
