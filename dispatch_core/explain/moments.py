@@ -129,9 +129,7 @@ class Moments:
     def held_back(self, episodes: list[Episode]) -> Iterator[Moment]:
         """The moments at which entries were held back and freed."""
         record = self._record
-        end_us = record.span_us[1]
         for episode in episodes:
-            lasted = (end_us if episode.until_us is None else episode.until_us) - episode.from_us
             positions = record.positions(episode.ordinals)
             count = len(positions)
             if not positions:
@@ -141,7 +139,7 @@ class Moments:
             still = ", to the end of the log" if episode.until_us is None else ""
             uncertain = " (uncertain: the log alone cannot tell)" if episode.uncertain else ""
             waited = plural(count, "waits", "wait")
-            what = f"{positions_listed(positions, count)} {waited} {duration(lasted)}{still}"
+            what = f"{positions_listed(positions, count)} {waited} {duration(episode.longest_us)}{still}"
             text = f"{what}: {why(record, episode)}{uncertain}"
             yield Moment(
                 self._seq_at(episode.from_us),
@@ -154,13 +152,13 @@ class Moments:
                 reason=episode.reason,
                 holder=episode.holder,
                 held_by=episode.held_by,
-                for_us=lasted,
+                for_us=episode.longest_us,
                 has_line=False,
             )
             if episode.freed_op >= 0:
-                yield self._freed(episode)
+                yield self._freed(episode, held_on=any(_follows(other, episode) for other in episodes))
 
-    def _freed(self, episode: Episode) -> Moment:
+    def _freed(self, episode: Episode, *, held_on: bool) -> Moment:
         record, op = self._record, episode.freed_op
         place = int(record.history.op_consumer[op])
         who = "the broker" if place < 0 else record.names[place]
@@ -175,13 +173,13 @@ class Moments:
                 if code in (ACK, ACK_CUMULATIVE)
                 else f"gives {positions_listed(named)} back"
             )
+        them = "it" if len(episode.ordinals) == 1 else "them"
+        outcome = f"{episode.reason} no longer holds {them}" if held_on else f"that lets {them} go"
         return Moment(
             record.seq(op),
             record.t_us(op),
             FREED,
-            f"{who} {text}: that lets them go"
-            if len(episode.ordinals) != 1
-            else f"{who} {text}: that lets it go",
+            f"{who} {text}: {outcome}",
             consumer=record.number_of(place),
             positions=record.positions(episode.ordinals),
             hash=self._subject.hash,
@@ -465,3 +463,10 @@ class Moments:
         for row in events.filter(wanted).select(["seq", "t_us", "name", "error"]).to_pylist():
             why_not = f": {shown(row['error'])}" if row["error"] else ""
             yield Moment(row["seq"], row["t_us"] or 0, REFUSED, f"{shown(row['name'])} is refused{why_not}")
+
+
+def _follows(other: Episode, episode: Episode) -> bool:
+    """Check that another rule held an entry of ``episode`` from its end on."""
+    if episode.until_us is None or set(other.ordinals).isdisjoint(episode.ordinals):
+        return False
+    return abs(other.from_us - episode.until_us) <= BRIEF_US

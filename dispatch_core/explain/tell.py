@@ -14,7 +14,7 @@ import numpy as np
 from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.sentences.durations import duration
-from dispatch_core.audit.sentences.lists import counted, counts_by_name, plural, positions_listed
+from dispatch_core.audit.sentences.lists import counted, counts_by_name, listed, plural, positions_listed
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.explain.explanation import Explanation
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
@@ -156,31 +156,39 @@ def _sentence(explanation: Explanation, episode: Episode) -> str:
         positions = tuple(dict.fromkeys(p for hold in episode.holds for p in hold.positions))
         count = sum(hold.entries for hold in episode.holds)
     what = "It" if explanation.subject.kind == ENTRY else positions_listed(positions, count)
-    until = "to the end of the log" if episode.until_us is None else f"until {clock(episode.until_us)}"
-    text = f"{what} waited {duration(episode.longest_us)}, from {clock(episode.from_us)} {until}: {why(record, episode)}"
-    text += _share(episode)
+    text = f"{what} {_waited(episode, count, record.span_us[1])}: {why(record, episode)}{_rest(episode)}"
     if episode.freed_op >= 0:
         op = episode.freed_op
         text += f". It ended with seq {record.seq(op)} at {clock(record.t_us(op))}: {_what_freed(explanation, episode)}"
     return text + (". Uncertain: the log alone cannot tell." if episode.uncertain else ".")
 
 
-def _share(episode: Episode) -> str:
-    """The part of the wait that its reason covers, if other reasons cover much of it too."""
-    whole = sum(us for _, us in episode.shares)
-    own = dict(episode.shares).get(episode.reason, 0)
-    others = [
-        reason for reason, us in episode.shares if reason not in (None, episode.reason) and 20 * us > whole
-    ]
-    if not whole or own > _MOSTLY * whole or not others:
+def _waited(episode: Episode, count: int, end_us: int) -> str:
+    """The length of an episode. Where its time has breaks, or its entries waited one after the other, that is said."""
+    until_us = end_us if episode.until_us is None else episode.until_us
+    until = "to the end of the log" if episode.until_us is None else f"until {clock(episode.until_us)}"
+    times = f"from {clock(episode.from_us)} {until}"
+    lasted = duration(episode.longest_us)
+    if until_us - episode.from_us - episode.longest_us <= BRIEF_US:
+        return f"waited {lasted}, {times}"
+    if count > 1:
+        return f"waited {lasted} each at most, {times}"
+    return f"waited {lasted} in all, {times}"
+
+
+def _rest(episode: Episode) -> str:
+    """The whole wait of which an episode is a part, and the other reasons of it."""
+    others = [(reason, us) for reason, us in episode.shares if reason != episode.reason and us > BRIEF_US]
+    if not others or episode.longest_us > _MOSTLY * episode.whole_us:
         return ""
-    return f". That was {round(100 * own / whole)} % of the wait, the rest was {', '.join(others)}"
+    named = listed(f"{reason or 'no rule'} for {duration(us)}" for reason, us in others)
+    return f". That was a part of {duration(episode.whole_us)}; in the rest it was held by {named}"
 
 
 def _what_freed(explanation: Explanation, episode: Episode) -> str:
     seq = explanation.record.seq(episode.freed_op)
     text = next((m.text for m in explanation.moments if m.what == FREED and m.seq == seq), "")
-    return text.split(": that lets")[0]
+    return text.rpartition(": ")[0]
 
 
 def _fate(explanation: Explanation) -> str:

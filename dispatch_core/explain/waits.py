@@ -2,7 +2,7 @@
 
 A wait begins when an entry is stored, or when an earlier delivery of it was taken back, and ends when it is sent. A *hold*
 (``audit.waits``) names, for the oldest waiting entry of a hash, the rules that held it back and the consumer it waited
-behind. Waits that share a hold form an ``Episode``.
+behind. It is cut where its reason changes. What the waits of several entries have in common forms an ``Episode``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from dispatch_core.audit.catalogue import NO_READ
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.deliveries.findings import CAUSE_OF
 from dispatch_core.audit.deliveries.operations import (
@@ -28,6 +29,7 @@ from dispatch_core.audit.deliveries.operations import (
 )
 from dispatch_core.audit.sentences import reasons
 from dispatch_core.audit.waits.no_read import described
+from dispatch_core.audit.waits.parts import Part
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS, SampledWait
 from dispatch_core.explain.record import TAKEN_BACK, Record
 from dispatch_core.explain.subject import CONSUMER, Subject
@@ -36,12 +38,13 @@ from dispatch_core.explain.subject import CONSUMER, Subject
 BRIEF_US: Final = 20_000
 #: Waits for the same reason with a shorter break between them form one episode.
 _BREAK_US: Final = 100_000
+_ANY_HASH: Final = -1
 DRAINING: Final = "draining_hash"
 LOOK_AHEAD: Final = "look_ahead_limit"
 #: Reasons that lie with the waiting consumer itself.
 ITS_OWN: Final = ("no_permits", "unacked_limit_consumer")
 _RECENTLY_JOINED: Final = ("recently_joined", "last_sent_position")
-#: Holds of one episode whose evidence is looked up: it may have one for each hash of a consumer.
+#: Parts of holds of one episode whose evidence is looked up: it may have one for each hash of a consumer.
 _MOST_LOOKED_AT: Final = 50
 _ENDS_HOLDING: Final = (ACK, ACK_CUMULATIVE, REDELIVER, REDELIVER_ALL, REMOVED)
 #: By reason, the operations that free entries although no pending entry held them, and whose: "waiting" = only operations of
@@ -77,13 +80,24 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Entries that waited for one reason from ``from_us`` to ``until_us`` (None: to the log's end) without a long break.
+    """Parts of waits that had one reason and one waiting consumer, without a long break between them.
 
-    ``ordinals``: the waiting entries of the subject. ``longest_us``: the longest wait of one of them. ``holds``: the holds
-    that cover the waits, the longest first. ``shares``: microseconds by reason, longest first. ``freed_op``: the operation
-    that freed the entries, -1 = not known. ``phantom_since_us``: time since which the hash drained although none of its
-    entries was pending; None = it did not. ``others``: at the look-ahead limit, the other waiting entries as (reason,
-    consumer, count), most first.
+    Attributes:
+        reason: the rule; ``None`` = none that the log shows.
+        waiting: the consumer that should get the entries.
+        holder: the one that held them up when it began, as the audit names it.
+        held_by: its pending entries then, all or the first of ``held_by_count``.
+        ordinals: the waiting entries of the subject.
+        from_us, until_us: the time from the first part to the last; ``None`` = to the end of the log.
+        longest_us: the longest time for which one of the entries was held back meanwhile.
+        whole_us: the whole wait of that entry, of which this is a part.
+        shares: microseconds of that wait by reason, longest first; ``None`` = no rule.
+        uncertain: the log cannot tell the reason.
+        holds: the audit's waits behind it, the longest first.
+        hashes: the number of hashes of the entries.
+        freed_op: the operation that ended it; -1 = not known.
+        phantom_since_us: time since which the hash drained although none of its entries was pending; ``None`` = it did not.
+        others: at the look-ahead limit, the other waiting entries as (reason, consumer, count), most first.
     """
 
     reason: str | None
@@ -95,9 +109,11 @@ class Episode:
     from_us: int
     until_us: int | None
     longest_us: int
+    whole_us: int
+    shares: tuple[tuple[str | None, int], ...]
     uncertain: bool
     holds: tuple[SampledWait, ...]
-    shares: tuple[tuple[str | None, int], ...]
+    hashes: int
     freed_op: int
     phantom_since_us: int | None
     others: tuple[tuple[str, int | None, int], ...] = ()
@@ -170,66 +186,182 @@ def _acked(record: Record) -> set[int]:
 def episodes_of(
     record: Record, subject: Subject, waits: list[Wait], holds: Sequence[SampledWait]
 ) -> list[Episode]:
-    """Find the rules that held the subject's entries back, in order of time; waits up to ``BRIEF_US`` are left out."""
+    """Find the rules that held the subject's entries back, in order of time; parts up to ``BRIEF_US`` are left out.
+
+    A wait is cut where its reason changes, so an entry may be in several episodes.
+    """
     _, end_us = record.span_us
-    by_hash: dict[int | None, list[SampledWait]] = {}
     numbers = {record.number_of(place) for place in subject.places}
+    by_hash: dict[int | None, list[_Held]] = {}
     for hold in holds:
         if hold.first_position is None or (hold.reason is None and hold.until_t_us is not None):
             continue  # sums of many entries, and entries that only had earlier ones before them
         if _lasted_us(hold, end_us) > BRIEF_US:
-            by_hash.setdefault(hold.hash, []).append(hold)
+            by_hash.setdefault(hold.hash, []).extend(_parts_of(hold))
     if None in by_hash:  # only Key_Shared has hashes; elsewhere a hold concerns everything
-        by_hash = {-1: [hold for found in by_hash.values() for hold in found]}
+        by_hash = {_ANY_HASH: [held for found in by_hash.values() for held in found]}
     near = {sticky: _Near(found, end_us) for sticky, found in by_hash.items()}
-    parts: list[_Part] = []
+    pieces: list[_Piece] = []
     explained: set[int] = set()
     for wait in waits:
-        sticky = int(record.history.entry_hash[wait.ordinal])
+        sticky = _ANY_HASH if _ANY_HASH in near else int(record.history.entry_hash[wait.ordinal])
         if wait.lasted_us(end_us) > BRIEF_US and sticky in near:
-            best = near[sticky].best(wait, end_us)
-            if best is not None:
-                parts.append(_Part(best, wait.ordinal, wait.from_us, wait.until_us, wait.delivery))
-                explained.add(id(best))
+            cut = near[sticky].pieces(wait, end_us)
+            long = [piece for piece in cut if piece.lasted_us(end_us) > BRIEF_US]
+            long = _without_gaps(long, wait, end_us)
+            shares = _shares(long, wait, end_us)
+            pieces += [replace(piece, shares=shares) for piece in long]
+            explained.update(id(piece.held) for piece in cut)
     if subject.kind == CONSUMER:
         # entries that waited for this consumer and were never sent have no delivery: only the holds name them
-        rest = [hold for found in by_hash.values() for hold in found if id(hold) not in explained]
-        parts += [_Part(h, -1, h.from_t_us, h.until_t_us, -1) for h in rest if h.waiting in numbers]
+        rest = [held for found in by_hash.values() for held in found if id(held) not in explained]
+        pieces += [
+            _Piece(held, -1, held.from_us, held.until_us, -1) for held in rest if held.waiting in numbers
+        ]
         # a wait for this consumer begins when the consumer joined, even if the entry had waited for another one before
-        parts = [_since_it_joined(record, part) if part.hold.waiting in numbers else part for part in parts]
-    parts.sort(key=lambda part: (part.from_us, part.ordinal))
-    episodes = [_episode(record, run, end_us) for run in _runs(parts)]
+        pieces = [
+            _since_it_joined(record, piece) if piece.held.waiting in numbers else piece for piece in pieces
+        ]
+        pieces = [piece for piece in pieces if piece.lasted_us(end_us) > BRIEF_US]
+    pieces.sort(key=lambda piece: (piece.from_us, piece.ordinal))
+    episodes = [_episode(record, run, end_us) for run in _runs(pieces)]
     return [
         _with_others(episode, holds, end_us) if episode.reason == LOOK_AHEAD else episode
         for episode in episodes
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A part of a hold: in this time one rule held the oldest waiting entry of a hash."""
+
+    hold: SampledWait
+    part: Part
+    from_us: int
+    until_us: int | None
+
+    @property
+    def reason(self) -> str | None:
+        return self.part.reason
+
+    @property
+    def waiting(self) -> int | None:
+        return self.part.waiting
+
+
+def _parts_of(hold: SampledWait) -> list[_Held]:
+    """Return the parts of a hold in order of time.
+
+    A stall (``no_read``) is one part. A reason that the audit has taken out of the shares does not count, nor does what lies
+    outside the hold.
+    """
+    from_us, until_us = hold.from_t_us, hold.until_t_us
+    parts = hold.parts
+    if hold.reason == NO_READ or not parts:
+        if hold.reason == NO_READ and until_us is not None:
+            until_us = min(until_us, from_us + hold.waited_us)
+        whole = Part(
+            hold.reason,
+            hold.waiting,
+            hold.holder,
+            hold.holder_positions,
+            hold.holder_pending,
+            from_us,
+            until_us,
+        )
+        return [_Held(hold, whole, from_us, until_us)]
+    reasons_left = dict(hold.shares)
+    cut = []
+    for part in parts:
+        ends = [us for us in (part.until_t_us, until_us) if us is not None]
+        until, begin = min(ends, default=None), max(part.from_t_us, from_us)
+        named = part if part.reason in reasons_left else replace(part, reason=None)
+        if until is None or until > begin:
+            cut.append(_Held(hold, named, begin, until))
+    return cut
+
+
 class _Near:
-    """Holds of one hash, searched for the one that overlaps a wait most."""
+    """The parts of the holds of one hash, searched for those that overlap a wait."""
 
-    def __init__(self, holds: list[SampledWait], end_us: int) -> None:
-        self._holds = holds
-        self._from = np.array([hold.from_t_us for hold in holds], np.int64)
-        self._until = np.array([end_us if h.until_t_us is None else h.until_t_us for h in holds], np.int64)
+    def __init__(self, held: list[_Held], end_us: int) -> None:
+        # A stall lies within the time of other parts, and takes precedence.
+        held = sorted(held, key=lambda each: (each.reason != NO_READ, each.from_us))
+        self._held = held
+        self._from = np.array([each.from_us for each in held], np.int64)
+        self._until = np.array(
+            [end_us if each.until_us is None else each.until_us for each in held], np.int64
+        )
 
-    def best(self, wait: Wait, end_us: int) -> SampledWait | None:
-        """The hold that overlaps ``wait`` most; None if that is ``BRIEF_US`` or less."""
+    def pieces(self, wait: Wait, end_us: int) -> list[_Piece]:
+        """Cut a wait: one piece for each part that overlaps it, in order of time, none of which overlap."""
         until_us = end_us if wait.until_us is None else wait.until_us
-        common = np.minimum(self._until, until_us) - np.maximum(self._from, wait.from_us)
-        at_ = int(np.argmax(common))
-        return self._holds[at_] if common[at_] > BRIEF_US else None
+        begin, end = np.maximum(self._from, wait.from_us), np.minimum(self._until, until_us)
+        taken: list[_Piece] = []
+        for at_ in np.flatnonzero(end > begin).tolist():
+            held = self._held[at_]
+            for from_us, to_us in _without(int(begin[at_]), int(end[at_]), taken, end_us):
+                goes_on = held.until_us is None and wait.until_us is None and to_us == until_us
+                taken.append(_Piece(held, wait.ordinal, from_us, None if goes_on else to_us, wait.delivery))
+        return sorted(taken, key=lambda piece: piece.from_us)
+
+
+def _without(begin: int, end: int, taken: list[_Piece], end_us: int) -> list[tuple[int, int]]:
+    """Return what is left of the time from ``begin`` to ``end`` without the pieces that are taken."""
+    left = [(begin, end)]
+    for piece in taken:
+        until = end_us if piece.until_us is None else piece.until_us
+        left = [
+            rest
+            for first, last in left
+            for rest in ((first, min(last, piece.from_us)), (max(first, until), last))
+            if rest[1] > rest[0]
+        ]
+    return left
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One wait under one hold; ``ordinal`` and ``delivery`` -1 = of no entry of the subject."""
+class _Piece:
+    """The part of one wait in which one rule held it; ``ordinal`` and ``delivery`` -1 = of no entry of the subject.
 
-    hold: SampledWait
+    ``shares``: microseconds of the whole wait by reason; ``None`` = no rule.
+    """
+
+    held: _Held
     ordinal: int
     from_us: int
     until_us: int | None
     delivery: int
+    shares: tuple[tuple[str | None, int], ...] = ()
+
+    def lasted_us(self, end_us: int) -> int:
+        """The length in microseconds, if the log ends at ``end_us``."""
+        return (end_us if self.until_us is None else self.until_us) - self.from_us
+
+
+def _without_gaps(pieces: list[_Piece], wait: Wait, end_us: int) -> list[_Piece]:
+    """Lengthen the pieces of a wait over what lies between them, if that is no longer than ``BRIEF_US``."""
+    filled: list[_Piece] = []
+    behind_us = wait.from_us
+    for piece in pieces:
+        if piece.from_us - behind_us <= BRIEF_US:
+            piece = replace(piece, from_us=behind_us)  # noqa: PLW2901
+        filled.append(piece)
+        behind_us = piece.from_us + piece.lasted_us(end_us)
+    if filled and wait.until_us is not None and wait.until_us - behind_us <= BRIEF_US:
+        filled[-1] = replace(filled[-1], until_us=wait.until_us)
+    return filled
+
+
+def _shares(pieces: list[_Piece], wait: Wait, end_us: int) -> tuple[tuple[str | None, int], ...]:
+    """Return the time of a wait by reason, longest first; what no piece covers has none."""
+    lasted: Counter[str | None] = Counter()
+    for piece in pieces:
+        lasted[piece.held.reason] += piece.lasted_us(end_us)
+    lasted[None] += wait.lasted_us(end_us) - lasted.total()
+    return tuple(
+        sorted(((r, us) for r, us in lasted.items() if us), key=lambda share: (-share[1], share[0] or ""))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,137 +379,166 @@ def kept_by(record: Record, subject: Subject, holds: Sequence[SampledWait]) -> l
     """Work of others that the consumer held back, the longest first."""
     numbers = {record.number_of(place) for place in subject.places}
     _, end_us = record.span_us
-    groups: dict[tuple[str, int | None], list[SampledWait]] = {}
-    for hold in holds:
-        of_others = hold.holder in numbers and hold.waiting not in numbers
-        if of_others and hold.reason is not None and _lasted_us(hold, end_us) > BRIEF_US:
-            groups.setdefault((hold.reason, hold.waiting), []).append(hold)
+    groups: dict[tuple[str, int | None], list[_Held]] = {}
+    for held in (held for hold in holds for held in _parts_of(hold)):
+        of_others = held.part.holder in numbers and held.waiting not in numbers
+        if of_others and held.reason is not None and _held_us(held, end_us) > BRIEF_US:
+            groups.setdefault((held.reason, held.waiting), []).append(held)
     kept = [
         KeptWaiting(
             reason,
             waiting,
-            sum(hold.entries for hold in group),
-            len({hold.hash for hold in group}),
-            max(_lasted_us(hold, end_us) for hold in group),
+            sum(hold.entries for hold in {id(held.hold): held.hold for held in group}.values()),
+            len({held.hold.hash for held in group}),
+            max(_held_us(held, end_us) for held in group),
         )
         for (reason, waiting), group in groups.items()
     ]
     return sorted(kept, key=lambda work: (-work.longest_us, work.reason, work.waiting or 0))
 
 
-def _since_it_joined(record: Record, part: _Part) -> _Part:
-    """The part of a wait after the waiting consumer had joined."""
+def _held_us(held: _Held, end_us: int) -> int:
+    return (end_us if held.until_us is None else held.until_us) - held.from_us
+
+
+def _since_it_joined(record: Record, piece: _Piece) -> _Piece:
+    """Return the part of a piece after the waiting consumer had joined."""
     joined = (record.history.op_code == ADDED) & (
-        record.history.op_consumer == record.place_of(part.hold.waiting)
+        record.history.op_consumer == record.place_of(piece.held.waiting)
     )
     if not joined.any():
-        return part
+        return piece
     since = record.t_us(int(np.flatnonzero(joined)[-1]))
     return replace(
-        part, from_us=max(part.from_us, since if part.until_us is None else min(since, part.until_us))
+        piece, from_us=max(piece.from_us, since if piece.until_us is None else min(since, piece.until_us))
     )
 
 
-def _runs(parts: list[_Part]) -> Iterator[list[_Part]]:
-    """Group the parts with the same reason and waiting consumer whose breaks are no longer than ``_BREAK_US``."""
-    open_runs: dict[tuple[str | None, int | None], list[_Part]] = {}
+def _runs(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    """Group the pieces with the same reason and waiting consumer whose breaks are no longer than ``_BREAK_US``."""
+    open_runs: dict[tuple[str | None, int | None], list[_Piece]] = {}
     ends: dict[tuple[str | None, int | None], float] = {}
-    done: list[list[_Part]] = []
-    for part in parts:
-        kind = (part.hold.reason, part.hold.waiting)
-        if kind in open_runs and part.from_us > ends[kind] + _BREAK_US:
+    done: list[list[_Piece]] = []
+    for piece in pieces:
+        kind = (piece.held.reason, piece.held.waiting)
+        if kind in open_runs and piece.from_us > ends[kind] + _BREAK_US:
             done.append(open_runs.pop(kind))
-        until = float("inf") if part.until_us is None else part.until_us
+        until = float("inf") if piece.until_us is None else piece.until_us
         ends[kind] = max(until, ends[kind]) if kind in open_runs else until
-        open_runs.setdefault(kind, []).append(part)
+        open_runs.setdefault(kind, []).append(piece)
     yield from sorted([*done, *open_runs.values()], key=lambda run: run[0].from_us)
 
 
-def _episode(record: Record, run: list[_Part], end_us: int) -> Episode:
-    """Make an episode of one run of parts; pending entries are those of the audit's scan when the wait began."""
-    holds = sorted({id(part.hold): part.hold for part in run}.values(), key=lambda h: -_lasted_us(h, end_us))
-    lead = holds[0]
-    until = [part.until_us for part in run]
-    until_us = None if None in until else max(t for t in until if t is not None)
-    last = max(run, key=lambda part: float("inf") if part.until_us is None else part.until_us)
-    pending = _pinning(
-        record, holds[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us
-    )
-    d = record.deliveries
-    oldest = pending[np.argmin(d[pending, at.ENTRY])] if len(pending) else -1
-    holder = lead.holder if oldest < 0 else record.number_of(int(d[oldest, at.CONSUMER]))
-    entries = np.unique(d[pending, at.ENTRY])
+def _episode(record: Record, run: list[_Piece], end_us: int) -> Episode:
+    """Make an episode of one run of pieces. Its holder is that of the piece that began first."""
+    lasted: Counter[int] = Counter()
+    for piece in run:
+        lasted[piece.ordinal] += piece.lasted_us(end_us)
+    longest = max((piece for piece in run), key=lambda piece: (lasted[piece.ordinal], -piece.from_us))
+    held = list({id(piece.held): piece.held for piece in run}.values())
+    holds = sorted({id(h.hold): h.hold for h in held}.values(), key=lambda hold: -_lasted_us(hold, end_us))
+    first = held[0].part
+    until = [piece.until_us for piece in run]
+    until_us = None if None in until else max(us for us in until if us is not None)
+    last = max(run, key=lambda piece: float("inf") if piece.until_us is None else piece.until_us)
+    positions, count = _behind(held[:_MOST_LOOKED_AT])
+    longest_us = lasted[longest.ordinal] if longest.ordinal >= 0 else longest.lasted_us(end_us)
     episode = Episode(
-        lead.reason,
-        lead.waiting,
-        holder,
-        record.positions(entries[:MOST_POSITIONS].tolist()),
-        len(entries),
-        tuple(sorted({part.ordinal for part in run if part.ordinal >= 0})),
+        first.reason,
+        first.waiting,
+        first.holder,
+        positions[:MOST_POSITIONS],
+        count,
+        tuple(sorted({piece.ordinal for piece in run if piece.ordinal >= 0})),
         run[0].from_us,
         until_us,
-        max((end_us if part.until_us is None else part.until_us) - part.from_us for part in run),
+        longest_us,
+        max(longest_us, sum(us for _, us in longest.shares)),
+        longest.shares,
         any(hold.uncertain for hold in holds),
         tuple(holds),
-        _shares(holds),
+        len({hold.hash for hold in holds}),
         -1,
-        _phantom_since(record, lead, end_us if until_us is None else until_us),
+        _phantom_since(record, held[0], end_us if until_us is None else until_us),
     )
-    return replace(episode, freed_op=_freed(record, episode, pending, last.delivery))
+    pending = _pinning(
+        record, held[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us
+    )
+    return replace(episode, freed_op=_freed(record, episode, pending, last))
 
 
-def _pinning(record: Record, holds: list[SampledWait], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
-    """Deliveries that were pending and for that reason held back the entries of these holds."""
-    reason, history = holds[0].reason, record.history
-    begin, waiting = record.op_behind(from_us), record.place_of(holds[0].waiting)
+def _behind(held: list[_Held]) -> tuple[tuple[str, ...], int]:
+    """Return the pending entries that held some parts up when they began, the first ones, and their number.
+
+    Hashes drain each for entries of its own; for another reason the same entries hold all of them up.
+    """
+    by_hash: dict[int | None, Part] = {}
+    for each in held:
+        by_hash.setdefault(each.hold.hash if each.reason == DRAINING else None, each.part)
+    positions = {position for part in by_hash.values() for position in part.holder_positions}
+    return tuple(sorted(positions, key=_place)), sum(part.holder_pending for part in by_hash.values())
+
+
+def _place(position: str) -> tuple[int, ...]:
+    return tuple(map(int, position.split(":")))
+
+
+def _pinning(record: Record, held: list[_Held], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
+    """Return the deliveries that were pending and for that reason held back the entries of these parts."""
+    reason, history = held[0].reason, record.history
+    begin, waiting = record.op_behind(from_us), record.place_of(held[0].waiting)
     everything = np.arange(len(history), dtype=np.int64)
     joins = np.flatnonzero((history.op_code == ADDED) & (history.op_consumer == waiting))
     joined = int(joins[-1]) + 1 if len(joins) else begin
     if reason == DRAINING:
-        # while the entry waited, the hash may have moved, and the entries it drains for may have been sent
-        for op in (begin, joined, record.op_behind(holds[0].from_t_us)):
-            found = [
-                record.held_at(op, everything[history.entry_hash == hold.hash], record.place_of(hold.holder))
-                for hold in holds
-                if hold.hash is not None
-            ]
-            pending = np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
-            if len(pending):
-                return pending
-    elif reason in _RECENTLY_JOINED:
+        found = [
+            record.held_at(
+                record.op_behind(each.from_us),
+                everything[history.entry_hash == each.hold.hash],
+                record.place_of(each.part.holder),
+            )
+            for each in held
+            if each.hold.hash is not None
+        ]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
+    if reason in _RECENTLY_JOINED:
         before = record.held_at(joined - 1, everything)
         handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
         return record.held_at(max(joined, begin), handed_out)
-    elif reason in ITS_OWN:
+    if reason in ITS_OWN:
         middle = record.op_behind((from_us + until_us) // 2)
         return record.held_at(middle, everything, waiting)
     return np.empty(0, np.int32)
 
 
-def _phantom_since(record: Record, hold: SampledWait, until_us: int) -> int | None:
+def _phantom_since(record: Record, held: _Held, until_us: int) -> int | None:
     """The time since which a hash drained although its consumer had no entry of it pending; None = it did not."""
-    if hold.reason != DRAINING or not hold.needless_us or hold.hash is None:
+    hold = held.hold
+    if held.reason != DRAINING or not hold.needless_us or hold.hash is None:
         return None
     d = record.deliveries
     own = d[
-        (d[:, at.CONSUMER] == record.place_of(hold.holder))
+        (d[:, at.CONSUMER] == record.place_of(held.part.holder))
         & (d[:, at.OPERATION] < record.op_behind(until_us))
     ]
     own = own[record.history.entry_hash[own[:, at.ENTRY]] == hold.hash]
     if not len(own):
-        return hold.from_t_us
+        return held.from_us
     if (own[:, at.END] == at.OPEN).any():
         return None
     since = int(record.history.op_t_us[own[:, at.END_OPERATION]].max())
     return since if until_us - since > _BREAK_US else None
 
 
-def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], delivery: int) -> int:
-    """The last operation before the delivery that can have freed the entries; -1 = none."""
-    if episode.reason is None or delivery < 0:
+def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], last: _Piece) -> int:
+    """Return the last operation that can have ended the episode; -1 = none.
+
+    It lies before the delivery of the entries, or where another rule held them afterwards, before that began.
+    """
+    if episode.reason is None or last.delivery < 0 or episode.until_us is None:
         return -1
     d, history = record.deliveries, record.history
-    sent = int(d[delivery, at.OPERATION])
+    sent = min(int(d[last.delivery, at.OPERATION]), record.op_behind(episode.until_us))
     if len(pending) and episode.reason not in ITS_OWN:
         if episode.reason == DRAINING:
             ended = d[pending, at.END_OPERATION]
@@ -393,13 +554,6 @@ def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], del
     if whose:
         near = near[history.op_consumer[near] == record.place_of(episode.waiting)]
     return int(near[-1]) if len(near) else -1
-
-
-def _shares(holds: list[SampledWait]) -> tuple[tuple[str | None, int], ...]:
-    lasted: Counter[str | None] = Counter()
-    for hold in holds:
-        lasted.update(dict(hold.shares))
-    return tuple(sorted(lasted.items(), key=lambda share: (-share[1], share[0] or "")))
 
 
 def _with_others(episode: Episode, holds: Sequence[SampledWait], end_us: int) -> Episode:
@@ -427,8 +581,8 @@ def why(record: Record, episode: Episode) -> str:
             waiting=None if episode.waiting is None else record.who(episode.waiting),
             holder=None if episode.holder is None else record.who(episode.holder),
             positions=episode.held_by,
-            count=episode.holds[0].holder_pending if episode.reason == LOOK_AHEAD else episode.held_by_count,
-            hashes=len({hold.hash for hold in episode.holds}),
+            count=episode.held_by_count,
+            hashes=episode.hashes,
             phantom=since_us is not None,
             phantom_since_us=since_us if episode.held_by_count else None,
             others=[

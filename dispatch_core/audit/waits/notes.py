@@ -95,28 +95,30 @@ class Notes:
     def of_row(self, core: Core, row: Any) -> Note:
         """Describe the wait in a row of ``sampling``."""
         waiting = self.waiting(core.state, int(row[at_.HASH])).tolist()
-        entries = entries_behind(
-            core, int(row[at_.LEADING]), int(row[at_.SLOT]), int(row[at_.HOLDER]), int(row[at_.HASH])
+        leading, slot, holder, hash_id = (
+            int(row[column]) for column in (at_.LEADING, at_.SLOT, at_.HOLDER, at_.HASH)
         )
-        holder = number_of(core, int(row[at_.HOLDER]))
+        return Note(*self.held_by(core, leading, slot, holder, hash_id), **self.called(waiting))
+
+    def held_by(
+        self, core: Core, reason: int, slot: int, holder: int, hash_id: int
+    ) -> tuple[int | None, tuple[str, ...], int]:
+        """Return the number of the consumer that holds a wait up, the first of its entries that do, and their count.
+
+        ``reason``: the gate; the other arguments are those of ``entries_behind``.
+        """
+        entries = entries_behind(core, reason, slot, holder, hash_id)
+        number = number_of(core, holder)
         if len(entries) and not isinstance(core, SingleActiveDispatcher):
             st = core.state
-            slots = (
-                st.hash_owner[st.hash_id[entries]]
-                if row[at_.LEADING] == LOOK_AHEAD_LIMIT
-                else st.holder[entries]
-            )
-            if row[at_.LEADING] in (LOOK_AHEAD_LIMIT, UNACKED_LIMIT_SUBSCRIPTION):
+            slots = st.hash_owner[st.hash_id[entries]] if reason == LOOK_AHEAD_LIMIT else st.holder[entries]
+            if reason in (LOOK_AHEAD_LIMIT, UNACKED_LIMIT_SUBSCRIPTION):
                 counts = np.bincount(slots[slots >= 0], minlength=1)
-                holder = number_of(core, int(np.argmax(counts))) if counts.any() else None
-            elif row[at_.LEADING] in (RECENTLY_JOINED, LAST_SENT_POSITION):
-                holder = number_of(core, int(slots[0]))
-        return Note(
-            holder,
-            tuple(self.window.position(entry) for entry in entries[:MOST_POSITIONS].tolist()),
-            len(entries),
-            **self.called(waiting),
-        )
+                number = number_of(core, int(np.argmax(counts))) if counts.any() else None
+            elif reason in (RECENTLY_JOINED, LAST_SENT_POSITION):
+                number = number_of(core, int(slots[0]))
+        positions = tuple(self.window.position(entry) for entry in entries[:MOST_POSITIONS].tolist())
+        return number, positions, len(entries)
 
     def called(self, entries: list[int]) -> dict[str, Any]:
         """Return position, key and publication of the first waiting entries, as many as are listed."""

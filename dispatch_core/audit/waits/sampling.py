@@ -75,7 +75,7 @@ Rows = npt.NDArray[np.int64]
     NO_READ_US,  # the longest time in which it was free and nobody was sent anything
     NO_READ_FROM_US,  # when that began
     NO_READ_AFTER_US,  # the last delivery before
-    NOTED,  # the control plane has looked at it
+    NOTED,  # the leading reason that the control plane has described, plus 1; 0 = none
     SEEN,  # stamp of the last sample in which it waited
     ENTRIES_NOW,
     MESSAGES_NOW,
@@ -402,14 +402,19 @@ def _ask(
     rows[at, SHARES + reason] += lasted
     leading = rows[at, LEADING]
     if reason == leading or leading < 0 or rows[at, SHARES + reason] > rows[at, SHARES + leading]:
-        holder = NOBODY + WIDE
-        if reason == DRAINING_HASH:
-            holder = st.drain_owner[hash_id] + WIDE
-        elif reason in (RECENTLY_JOINED, LAST_SENT_POSITION):
-            holder = now[PINNED_BY]
-        elif reason in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
-            holder = slot
-        _lead(rows, at, reason, slot, holder, lasted)
+        _lead(rows, at, reason, slot, holder_of(st, now, reason, slot, hash_id), lasted)
+
+
+@compiled
+def holder_of(st: State, now: I64, reason: int, slot: int, hash_id: int) -> int:
+    """Return the consumer that keeps the head of a hash waiting for a reason; NOBODY = nobody in particular."""
+    if reason == DRAINING_HASH:
+        return st.drain_owner[hash_id] + WIDE
+    if reason in (RECENTLY_JOINED, LAST_SENT_POSITION):
+        return now[PINNED_BY]
+    if reason in (NO_PERMITS, UNACKED_LIMIT_CONSUMER):
+        return slot
+    return NOBODY + WIDE
 
 
 @compiled

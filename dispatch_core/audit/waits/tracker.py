@@ -34,6 +34,7 @@ from dispatch_core.audit.waits.no_read import (
     shown,
 )
 from dispatch_core.audit.waits.notes import MOST_POSITIONS, Core, Key, Note, Notes, Window, number_of
+from dispatch_core.audit.waits.parts import Part, Parts
 from dispatch_core.audit.waits.reasons import REASONS
 from dispatch_core.broker.gates import DRAINING_HASH, OPEN, UNCOVERED_RANGE, replay_set_is_full
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -146,6 +147,8 @@ class SampledWait:
     silent_us: int = 0
     #: The part of it in which nothing was read although nothing held it; ``None`` = there is none.
     no_read: NoRead | None = None
+    #: One after the other, if the tracker was asked for them; else empty.
+    parts: tuple[Part, ...] = ()
 
     @property
     def waited_us(self) -> int:
@@ -200,7 +203,7 @@ def _shortest_ms(limits: Limits) -> int:
 def tracker_for(
     limits: Limits, *, inferred: bool, start_us: int, tick_us: int | None = None, closely: int = 1
 ) -> WaitTracker:
-    """Make a tracker for ``limits``. With a ``tick_us`` (0 = every line) each wait is listed by itself.
+    """Make a tracker for ``limits``. With a ``tick_us`` (0 = every line) each wait is listed by itself, in parts.
 
     ``closely``: factor by which samples are more frequent than the limits need; above 1 entries wait from the moment they
     are stored. The other arguments are those of ``WaitTracker``.
@@ -214,6 +217,7 @@ def tracker_for(
         long_us=min(shortest, _SHORTEST_US) if everything else shortest,
         start_us=start_us,
         short_waits=_ALL if everything or closely > 1 else SHORT_WAITS,
+        in_parts=everything,
     )
 
 
@@ -230,6 +234,7 @@ class WaitTracker:
         long_us: waits of at least this length are listed one by one, with all that is known of them.
         start_us: waits that ended before this time are left out.
         short_waits: the number of shorter waits that are listed one by one.
+        in_parts: waits are cut where their reason changes (``SampledWait.parts``).
 
     ``batched_entries``: set it where acknowledgements of parts of entries are unseen. ``held_by``: limits in force; ``None``
     = the log shows none.
@@ -244,6 +249,7 @@ class WaitTracker:
         long_us: int = 1_000_000,
         start_us: int = 0,
         short_waits: int = SHORT_WAITS,
+        in_parts: bool = False,
     ) -> None:
         self.batched_entries = False
         self.held_by: HeldByLimits | None = None
@@ -264,6 +270,7 @@ class WaitTracker:
         self._committed = Committed()
         self._stored_at_join: I64 = np.empty(0, np.int64)
         self._notes_of = Notes(self._now)
+        self._parts = Parts(self._notes_of) if in_parts else None
         self._notes: dict[int, Note] = {}  # by hash id, of waits that are open
         self._ended: list[SampledWait] = []
         self._sums: dict[tuple[int, int | None], npt.NDArray[np.int64]] = {}  # reason, consumer → see _add_up
@@ -451,6 +458,9 @@ class WaitTracker:
         self._end(core, closed[: now[at_.CLOSED]])
         self._note_stall(core, reads)
         self._note(core, everything=last)
+        if self._parts is not None:
+            rows = self._rows[: now[at_.OPEN_ROWS]]
+            self._parts.note(core, rows, self._slots(core, rows))
 
     def _owed(self, st: State) -> I64:
         """Return since when each entry is owed; what an open transaction holds back, or an aborted one leaves out, never."""
@@ -514,6 +524,8 @@ class WaitTracker:
         self._list_ended(core, closed)
         for hash_id in closed[:, at_.HASH].tolist():
             self._notes.pop(hash_id, None)  # a later wait of the hash may be for the same entry
+        if self._parts is not None:
+            self._parts.end(closed[:, at_.HASH])
 
     def _list_ended(self, core: Core, closed: at_.Rows) -> None:
         closed = closed[(closed[:, at_.LAST_US] > closed[:, at_.FROM_US]) | (closed[:, at_.ATTEMPTS] > 0)]
@@ -616,6 +628,7 @@ class WaitTracker:
             never_keys=len(of_keys),
             again=open_ and bool(self._notes_of.window.times_sent()[row[at_.HEAD]]),
             no_read=self._no_read(row),
+            parts=() if self._parts is None else self._parts.of(hash_id, None if open_ else row[at_.LAST_US]),
         )
 
     def _no_read(self, row: Sequence[int]) -> NoRead | None:
@@ -731,12 +744,12 @@ class WaitTracker:
     def _note(self, core: Core, *, everything: bool) -> None:
         """Describe the waits that have become long, while the state still shows what holds them."""
         rows = self._rows[: self._now[at_.OPEN_ROWS]]
-        due = rows[:, at_.NOTED] == 0
+        due = rows[:, at_.NOTED] != rows[:, at_.LEADING] + 1
         if not everything:
             due &= rows[:, at_.LAST_US] - rows[:, at_.FROM_US] >= self._long_us
         if not due.any():
             return
-        rows[due, at_.NOTED] = 1
+        rows[due, at_.NOTED] = rows[due, at_.LEADING] + 1
         chosen = np.flatnonzero(due)
         chosen = chosen[np.lexsort((rows[chosen, at_.ENTRY], rows[chosen, at_.LEDGER]))]
         noted: dict[tuple[int, int], int] = {}
