@@ -657,6 +657,13 @@ class MultipleConsumersDispatcher(ABC):
         self._last_sent = max(self._last_sent, last_entry)
         self._sent_deleted.update(already_acknowledged)
 
+    def close(self) -> None:
+        """Close the dispatcher: the topic is unloaded, or the subscription deleted, and its consumers are disconnected.
+
+        Source: close, which sets IS_CLOSED.
+        """
+        self.state.s[st_.CLOSED] = 1
+
     # --- copies ----------------------------------------------------------------------------------------------
 
     def save(self, *, membership: bool = False) -> Saved:

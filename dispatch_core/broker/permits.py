@@ -29,6 +29,7 @@ from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker.state import (
     BLOCKED_ON_UNACKED,
+    CLOSED,
     I64,
     LOOK_AHEAD_PER_CONSUMER,
     LOOK_AHEAD_PER_SUBSCRIPTION,
@@ -274,7 +275,22 @@ def is_available(st: State, slot: int) -> bool:
 
 @compiled
 def first_available_permits(st: State) -> int:
-    """Return the permits of the first consumer in list order that is available; 0 for none."""
+    """Return the permits of the first consumer in list order that is available; 0 for none, and of a closed dispatcher.
+
+    So a dispatcher that is closed reads nothing any more, while its consumers are disconnected one after the other. Source:
+    getFirstAvailableConsumerPermits.
+
+    >>> from dispatch_core.broker.state import CLOSED, example_state
+    >>> st = example_state(consumers=2)
+    >>> st.permits[1] = 7
+    >>> first_available_permits(st)
+    7
+    >>> st.s[CLOSED] = 1
+    >>> first_available_permits(st)
+    0
+    """
+    if st.s[CLOSED] == 1:
+        return 0
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE
         if is_available(st, slot):

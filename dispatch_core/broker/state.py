@@ -92,7 +92,8 @@ LEAKED_LOW: Final = (
     44  # no position below it left the replay set while its hash stays counted; NONE_LEAKED = none did
 )
 READ_SIZE: Final = 45  # entries that the last normal read asked for
-N_SCALARS: Final = 46
+CLOSED: Final = 46  # IS_CLOSED: the topic is unloaded, or the subscription deleted
+N_SCALARS: Final = 47
 
 NONE_LEAKED: Final = 1 << 62
 

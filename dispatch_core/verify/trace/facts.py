@@ -16,6 +16,8 @@ from dispatch_core.recording.load_order import named_extent
 
 #: Columns of the events that the facts are found in.
 FACT_COLUMNS: Final = ("kind", "ranges", "positions")
+#: Lines about reads: a log with any of them is a dispatcher trace.
+READ_LINES: Final = ("read_done", "read_issued", "read_attempt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class TraceFacts:
     """Facts about the lines of one incarnation.
 
     Attributes:
-        reads_logged: the log shows what was read (``read_done``): it is a dispatcher trace.
+        reads_logged: the log has lines about reads: it is a dispatcher trace.
         consumers_added: number of ``consumer_added`` lines.
         ranges_announced: a consumer announces key hash ranges.
         counting_logged: the log shows when permits were counted (``flow_counted``).
@@ -62,7 +64,7 @@ class TraceFacts:
         )
         return replace(
             self,
-            reads_logged=self.reads_logged or counts.get("read_done", 0) > 0,
+            reads_logged=self.reads_logged or any(counts.get(kind, 0) for kind in READ_LINES),
             consumers_added=self.consumers_added + len(added),
             ranges_announced=self.ranges_announced or (pc.max(ranges).as_py() or 0) > 0,
             counting_logged=self.counting_logged or counts.get("flow_counted", 0) > 0,

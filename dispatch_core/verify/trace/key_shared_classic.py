@@ -5,14 +5,15 @@ and a round may read on at once depending on writes.
 
 A consumer that joins remembers the cursor's read position. A read moves it when its entries are there, on a thread of the
 managed ledger; its ``read_done`` follows when the dispatcher takes them. So a consumer that joins while a normal read is in
-flight remembers the position in front of that read or behind it, and the trace does not show which. The core takes the one
-in front. The other one is an open fact (``races``), named by ``read_done``, until a decision shows it or refutes it.
+flight remembers the position in front of that read, behind it or behind a part of it, and the trace does not show which.
+The core takes the one in front. The other ones are open facts (``races``), named by ``read_done``, until a decision shows
+one or refutes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
@@ -47,6 +48,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         # pairs of consumers: the first was sent to before the second in some round
         self._served_before: set[tuple[int, int]] = set()
         self._attempts_logged = facts.reads_framed
+        self._shown_at_join: dict[int, int] = {}  # the read position of the line consumer_added, by consumer
 
     def _on_recently_joined_pruned(self, line: Line) -> None:
         """Free the recently joined consumers that mark-delete has reached: its hook ran."""
@@ -63,6 +65,19 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         for fact in self._facts:
             if fact.held_from is not None:
                 fact.held_from = change(fact.held_from)
+        self._shown_at_join = {
+            consumer: change(position) for consumer, position in self._shown_at_join.items()
+        }
+
+    def _on_consumer_added(self, line: Line) -> None:
+        shown = line.recorded["read_position"]
+        if shown is not None:
+            self._shown_at_join[who(line)] = self._read_from(shown)
+        super()._on_consumer_added(line)
+
+    def _on_consumer_removed(self, line: Line) -> None:
+        self._shown_at_join.pop(who(line), None)
+        super()._on_consumer_removed(line)
 
     def _on_selector_added(self, line: Line) -> None:
         self._settle_all()
@@ -89,10 +104,35 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         if not self._late_entries.may_be_stored(entries[0], line.t_us):
             return
         what = f"the result of the read during which consumer {consumer} joined"
-        self._facts += [
-            Command(done.seq, consumer, what, held_from=position)
-            for position in ([behind] if is_held else [behind, at])
+        # The position that was shown a moment before comes first.
+        held_from = [end for end in self._ends_of_parts(sorted(entries), line, done) if at < end < behind]
+        held_from += [behind] if is_held else [behind, at]
+        self._facts += [Command(done.seq, consumer, what, held_from=position) for position in held_from]
+
+    def _ends_of_parts(self, entries: list[int], line: Line, done: Line) -> list[int]:
+        """Return the positions behind the parts of a read that it may have reached when a consumer joined.
+
+        A read of several parts (around acknowledged entries, of two ledgers) moves the read position after each of them. The
+        positions that the lines of this and of the next consumer show bound which of them it was; without these there is
+        none.
+        """
+        shown = self._shown_at_join.get(who(line))
+        if shown is None:
+            return []
+        most = max(entries) + 1
+        for _at, later in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if later.seq >= done.seq:
+                break
+            if later.kind == "consumer_added" and later.recorded["read_position"] is not None:
+                most = min(most, self._read_from(later.recorded["read_position"]))
+                break
+        ledgers = self._entries.ledger_ids
+        ends = [
+            entry + 1
+            for entry, following in pairwise(entries)
+            if following != entry + 1 or ledgers[following] != ledgers[entry]
         ]
+        return [end for end in ends if shown <= end <= most]
 
     def apply_fact(self, fact: Command) -> None:
         """See ``RacingDriver``: the consumer joined when the read had moved the read position."""

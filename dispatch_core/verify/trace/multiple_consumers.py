@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Read, Round
 from dispatch_core.broker.profiles import OrderingRule, Profile
+from dispatch_core.broker.state import CLOSED
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
@@ -35,6 +36,17 @@ from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
 from dispatch_core.verify.trace.shown_state import ShownStateDriver
+
+#: A closed dispatcher disconnects all its consumers within this time, microseconds.
+CLOSES_WITHIN_US: Final = 1_000_000
+#: Lines that a dispatcher does not write while it disconnects its consumers.
+_OF_A_DISPATCHER_IN_USE: Final = (
+    "consumer_added",
+    "round_begin",
+    "read_issued",
+    "replay_read_issued",
+    "flow_applied",
+)
 
 
 class MultipleConsumersVerifier(ShownStateDriver):
@@ -111,6 +123,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
 
         def decide(between: Between) -> Read:
             limited.clear()
+            if self._may_be_closed(recorded):
+                return self._attempt_closed(between, recorded)
             if rated:
                 return self._attempt_under_rate(between, recorded, limited)
             return self._attempt_read(between, recorded, pauses, limited)
@@ -139,6 +153,39 @@ class MultipleConsumersVerifier(ShownStateDriver):
     ) -> Read:
         """Attempt a read by the rules."""
         return self.core.attempt_read(between, pauses=pauses)
+
+    def _may_be_closed(self, recorded: Recorded) -> bool:
+        """Check whether the dispatcher may have been closed before an attempt that issued no read.
+
+        Recorders need not log that. A dispatcher that is closed disconnects its consumers one after the other, and each of
+        them attempts a read when it goes. So a consumer leaves here, and all others follow, before anything else is asked.
+        """
+        if recorded.read.kind != "None" or self.core.state.s[CLOSED]:
+            return False
+        left = {*self.core.connected()}
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.t_us > self._line.t_us + CLOSES_WITHIN_US or line.kind in _OF_A_DISPATCHER_IN_USE:
+                return False
+            if line.kind == "consumer_removed":
+                left.discard(who(line))
+                if not left:
+                    return True
+        return False
+
+    def _attempt_closed(self, between: Between, recorded: Recorded) -> Read:
+        """Attempt a read by the rules, and if that is not what the log has, as a closed dispatcher does."""
+        saved = self.core.save()
+        read = self.core.attempt_read(between)
+        if not differing_read(read, recorded, self._positions):
+            return read
+        self.core.restore(saved)
+        self._effects = Effects()
+        self.core.close()
+        return self.core.attempt_read(between)
+
+    def _on_all_disconnecting(self, _line: Line) -> None:
+        """The dispatcher is closed."""
+        self.core.close()
 
     def _attempt_under_rate(self, between: Between, recorded: Recorded, limited: list[Difference]) -> Read:
         """Attempt a read by the rules, and if that is not what the log has, one of at most as many entries as it has."""

@@ -15,7 +15,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.unread_keys import with_readable_keys
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.tally import Tally
-from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.facts import READ_LINES, TraceFacts
 from dispatch_core.verify.trace.legality import Illegal
 from dispatch_core.verify.trace.verification import TraceVerification, Verifier
 
@@ -108,5 +108,5 @@ def verify(
 
 
 def is_trace(log: DispatcherLog) -> bool:
-    """Check whether a log is a dispatcher trace: it shows what was read."""
-    return has_kind(log.events, "read_done")
+    """Check whether a log is a dispatcher trace: it has lines about reads."""
+    return has_kind(log.events, *READ_LINES)

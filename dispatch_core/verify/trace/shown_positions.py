@@ -424,5 +424,15 @@ class PositionsDriver(CursorDriver):
             self._settle_mark_delete(line, expected, self._entries.last_up_to(*deleted))
         if read is not None:
             at = self._read_from(read)
-            racing = None if at == expected + 1 else self._mark_delete_racing(line, at - 1)
+            racing = None
+            if at != expected + 1:
+                racing = self._moved_by_read(at)
+                racing = self._mark_delete_racing(line, at - 1) if racing is None else racing
             self._settle_position("read_position", expected + 1, at, racing)
+
+    def _moved_by_read(self, _position: int) -> int | None:
+        """Return the line of a read in flight that may have moved the read position there since a rewind; ``None`` = none.
+
+        A read moves it when it completes, which is before its line ``read_done`` (OpReadEntry.updateReadPosition).
+        """
+        return None

@@ -419,11 +419,28 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return found
         if self._rewound is not None and recorded in self._rewound.positions:
             return self._rewound.seq
-        if not self._issued_at:
-            return None
-        done = self._end_of_read()
+        moved = self._moved_by_read(recorded)
+        if moved is not None or not self._issued_at:
+            return moved
         ahead = recorded > self._plain_positions(line.seq)[0]
-        return self._issued_at[0] if (ahead if done is None else recorded in self._behind(done)) else None
+        return self._issued_at[0] if ahead and len(self._ends_of_reads()) < len(self._issued_at) else None
+
+    def _moved_by_read(self, position: int) -> int | None:
+        """See ``PositionsDriver``. Several reads may be in flight: a rewind does not cancel one that does not wait."""
+        moved = any(position in self._behind(done) for done in self._ends_of_reads())
+        return self._issued_at[0] if moved else None
+
+    def _ends_of_reads(self) -> list[Line]:
+        """Return the ``read_done`` lines of the reads in flight, as far as the log shows them."""
+        ends: list[Line] = []
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if len(ends) == len(self._issued_at):
+                break
+            if line.kind == "read_done" and line.inputs["type"] == "Normal":
+                ends.append(line)
+            elif line.kind == "read_cancelled" and line.inputs["cancelled"]:
+                break
+        return ends
 
     def _sampled_since(self, line: Line) -> int:
         """See ``PositionsDriver``. A cumulative acknowledgement reads the positions after its own line."""
@@ -467,7 +484,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._compare_moved(line)
 
     def _compare_rewound(self, line: Line) -> None:
-        ActiveChangeVerifier._compare_rewound(self, line)
+        read = line.recorded["read_position"]
+        if read is None or self._moved_by_read(self._read_from(read)) is None:
+            ActiveChangeVerifier._compare_rewound(self, line)
         super()._compare_rewound(line)
         if self._issued_at:
             known = set() if self._rewound is None else self._rewound.positions

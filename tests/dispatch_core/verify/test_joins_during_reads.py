@@ -121,3 +121,31 @@ def test_a_decision_shows_a_fact_or_refutes_it_or_leaves_it_open() -> None:
     assert (len(shown), len(refuted)) == (0, 1)
     assert _decided(0, lambda _position: 0) == ([], [])
     assert _decided(5, lambda position: position) == ([], [])
+
+
+# --- a read of several parts -------------------------------------------------------------------------------------
+
+PARTS: Final = RECORDING.parents[1] / "4.2.4" / "soak-5188-third-classic-ch-quiet"
+#: The line that shows the read position when consumer 4 joins, and its position there: behind the first part of the read.
+JOINS_BETWEEN, BEHIND_A_PART = 25, "48:17"
+#: The end of that read, and the first rounds that show what consumers 4 and 5 remember.
+PARTS_DONE, SHOWN = 39, {45, 53, 78}
+
+
+def test_a_consumer_may_remember_a_position_between_two_parts_of_a_read() -> None:
+    """The read goes around acknowledged entries, and moves the read position after each of its parts."""
+    result = t.verified(PARTS)
+    assert result.tally.total("divergent") == 0
+    assert {(found.seq, found.racing_seq) for found in t.decided(result) if found.seq in SHOWN} == {
+        (seq, PARTS_DONE) for seq in SHOWN
+    }
+
+
+def test_without_the_position_that_was_shown_nothing_explains_it(tmp_path: Path) -> None:
+    trace = t.raw(PARTS)
+    assert trace[JOINS_BETWEEN]["read_position"] == BEHIND_A_PART
+    for line in trace[1:]:
+        if line["kind"] == "consumer_added":
+            line["read_position"] = trace[3]["read_position"] if line["seq"] <= PARTS_DONE else "51:61"
+    result = t.verified(t.copy_with(PARTS, trace, tmp_path))
+    assert result.tally.counts["dispatch"]["divergent"] + result.tally.counts["replay_set"]["divergent"] > 0

@@ -61,6 +61,7 @@ final class HookTable {
         return List.of(
                 hook(shared, "addConsumer(Consumer)", MembershipAdvice.Add.class, "consumer_added"),
                 hook(shared, "removeConsumer(Consumer)", MembershipAdvice.RemoveShared.class, "consumer_removing", "consumer_removed"),
+                hook(shared, "close(boolean,Optional)", MembershipAdvice.DisconnectAll.class, "all_disconnecting"),
                 hook(keyShared, "removeConsumer(Consumer)", MembershipAdvice.Remove.class, "consumer_removing", "consumer_removed"),
                 hook(shared, "internalConsumerFlow(Consumer,int)", RoundAdvice.Flow.class, "flow_applied"),
                 new Hook(shared, List.of("readMoreEntries()"), RoundAdvice.Attempt.class,

@@ -1,0 +1,43 @@
+"""A read that a redelivery request does not cancel moves the read position once more, after the rewind.
+
+A read completes on a thread of the managed ledger, which moves the read position; its line ``read_done`` follows when the
+dispatcher takes its entries (OpReadEntry.updateReadPosition). Between the two a rewind and its line may come.
+
+- ``4.2.4/soak-5164-exclusive-quiet`` (tests/data/races): the rewind of line 113 shows the position behind the read of 107.
+- ``4.2.4/soak-5137-failover-ring-racing``: two reads are in flight when a consumer leaves at 41, and the second has moved it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.dispatch_core.verify import tampering as t
+
+RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
+REWOUND, BEHIND_THE_READ = 113, "22:69"
+LEAVES: Final = 41
+
+
+@pytest.mark.parametrize(
+    ("name", "seq"), [("soak-5164-exclusive-quiet", REWOUND), ("soak-5137-failover-ring-racing", LEAVES)]
+)
+def test_the_read_in_flight_names_the_race(name: str, seq: int) -> None:
+    result = t.verified(RACES / name)
+    assert result.tally.total("divergent") == 0
+    (found,) = [finding for finding in result.tally.findings if finding.seq == seq]
+    assert (found.decision_class, found.status) == ("position", "uncertain")
+
+
+@pytest.mark.parametrize("shown", ["22:70", "22:90"])
+def test_a_rewind_to_another_position_diverges(tmp_path: Path, shown: str) -> None:
+    """The read of line 107 ends behind 22:68, so it cannot have moved the read position there."""
+    recording = RACES / "soak-5164-exclusive-quiet"
+    trace = t.raw(recording)
+    (line,) = [line for line in trace[1:] if line["seq"] == REWOUND]
+    assert (line["kind"], line["read_position"]) == ("rewind", BEHIND_THE_READ)
+    line["read_position"] = shown
+    result = t.verified(t.copy_with(recording, trace, tmp_path))
+    assert REWOUND in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
