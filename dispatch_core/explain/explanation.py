@@ -23,7 +23,7 @@ from dispatch_core.explain.moments import Moment, Moments
 from dispatch_core.explain.owners import Owner, Share, owners_of, shares_of
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, Subject
-from dispatch_core.explain.waits import Episode, KeptWaiting, Wait, episodes_of, kept_by, waits_of
+from dispatch_core.explain.waits import Episode, KeptWaiting, Unheld, Wait, episodes_of, kept_by, waits_of
 from dispatch_core.recording.log import DispatcherLog
 
 #: In a log of up to ``_EVERY_LINE`` lines the audit looks at the waiting entries at every line; in a longer log about
@@ -61,6 +61,7 @@ class Explanation:
     moments: list[Moment]
     waits: list[Wait]
     episodes: list[Episode]
+    unheld: Unheld | None
     owners: list[Owner]
     shares: list[Share]
     kept: list[KeptWaiting]
@@ -89,7 +90,7 @@ def tick_for(log: DispatcherLog) -> int:
 def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanation:
     """Explain ``subject`` from the log that ``record`` and ``audit`` were made of."""
     waits = waits_of(record, subject)
-    episodes = episodes_of(record, subject, waits, audit.sampled_waits)
+    episodes, unheld = episodes_of(record, subject, waits, audit.sampled_waits)
     numbers = frozenset(n for n in (record.number_of(place) for place in subject.places) if n is not None)
     hashed = subject.hash is not None or record.history.single_active
     owners = owners_of(record, audit.ownership, subject.hash) if hashed and not numbers else []
@@ -106,7 +107,7 @@ def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanat
         key=lambda moment: moment.order,
     )
     kept = kept_by(record, subject, audit.sampled_waits) if numbers else []
-    return Explanation(record, subject, moments, waits, episodes, owners, shares, kept, anomalies)
+    return Explanation(record, subject, moments, waits, episodes, unheld, owners, shares, kept, anomalies)
 
 
 def touching_anomalies(record: Record, subject: Subject, anomalies: pa.Table) -> list[dict[str, Any]]:

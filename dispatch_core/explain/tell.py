@@ -103,11 +103,10 @@ def _came_about(explanation: Explanation, kind: str) -> str:
 
 
 def _held(explanation: Explanation) -> list[str]:
-    """The two longest waits and the number of others."""
-    if not explanation.episodes:
-        return _unheld(explanation)
+    """The two longest episodes and the number of others; first the time that no rule explains, if that is longer."""
     by_length = sorted(explanation.episodes, key=lambda episode: -episode.longest_us)
-    said = [_sentence(explanation, episode) for episode in by_length[:2]]
+    said = _unheld(explanation, by_length[0].longest_us if by_length else 0)
+    said += [_sentence(explanation, episode) for episode in by_length[:2]]
     others = by_length[2:]
     if others:
         reasons = Counter(episode.reason or "no rule" for episode in others)
@@ -130,22 +129,22 @@ def _kept(explanation: Explanation) -> list[str]:
     return [f"Others waited for it: {'; '.join(sentences)}{more}."] if sentences else []
 
 
-def _unheld(explanation: Explanation) -> list[str]:
-    """The longest wait, if no rule held the entry back."""
-    end_us = explanation.record.span_us[1]
-    longest = max(explanation.waits, key=lambda wait: wait.lasted_us(end_us), default=None)
-    if longest is None:
+def _unheld(explanation: Explanation, held_us: int) -> list[str]:
+    """The longest time of a wait that no rule explains, if it is longer than ``held_us``."""
+    unheld = explanation.unheld
+    if unheld is None or (explanation.episodes and unheld.us <= max(held_us, BRIEF_US)):
         return []
-    waited = longest.lasted_us(end_us)
-    if waited <= BRIEF_US:
+    waited = unheld.wait.lasted_us(explanation.record.span_us[1])
+    if unheld.us <= BRIEF_US:
         return [f"No rule held it back: the longest wait for a delivery was {duration(waited)}."]
-    before = ahead_of(explanation.record, longest)
+    before = ahead_of(explanation.record, unheld.wait)
     why_not = (
         f"no rule held it back, {before} earlier {plural(before, 'entry', 'entries')} of the topic had to be sent first"
         if before
         else "the log shows no rule that held it back"
     )
-    return [f"The longest wait for a delivery was {duration(waited)}: {why_not}."]
+    part = f"for {duration(unheld.us)} of it " if waited - unheld.us > BRIEF_US else ""
+    return [f"The longest wait for a delivery was {duration(waited)}: {part}{why_not}."]
 
 
 def _sentence(explanation: Explanation, episode: Episode) -> str:
@@ -181,8 +180,8 @@ def _rest(episode: Episode) -> str:
     others = [(reason, us) for reason, us in episode.shares if reason != episode.reason and us > BRIEF_US]
     if not others or episode.longest_us > _MOSTLY * episode.whole_us:
         return ""
-    named = listed(f"{reason or 'no rule'} for {duration(us)}" for reason, us in others)
-    return f". That was a part of {duration(episode.whole_us)}; in the rest it was held by {named}"
+    named = listed(f"{reason or 'no rule'} held it for {duration(us)}" for reason, us in others)
+    return f". That was a part of {duration(episode.whole_us)}; of the rest, {named}"
 
 
 def _what_freed(explanation: Explanation, episode: Episode) -> str:

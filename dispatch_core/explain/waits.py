@@ -183,38 +183,53 @@ def _acked(record: Record) -> set[int]:
     return set(operations.ordinals[np.repeat(of_acks, np.diff(operations.start))].tolist())
 
 
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """The wait of which the longest time is left that no rule explains: ``us`` microseconds of it."""
+
+    wait: Wait
+    us: int
+
+
 def episodes_of(
     record: Record, subject: Subject, waits: list[Wait], holds: Sequence[SampledWait]
-) -> list[Episode]:
+) -> tuple[list[Episode], Unheld | None]:
     """Find the rules that held the subject's entries back, in order of time; parts up to ``BRIEF_US`` are left out.
 
-    A wait is cut where its reason changes, so an entry may be in several episodes.
+    A wait is cut where its reason changes, so an entry may be in several episodes. Also returns the wait that they explain
+    least; ``None`` = there are no waits.
     """
     _, end_us = record.span_us
     numbers = {record.number_of(place) for place in subject.places}
     by_hash: dict[int | None, list[_Held]] = {}
     for hold in holds:
-        if hold.first_position is None or (hold.reason is None and hold.until_t_us is not None):
-            continue  # sums of many entries, and entries that only had earlier ones before them
-        if _lasted_us(hold, end_us) > BRIEF_US:
+        # Without a position it is the sum of many waits.
+        if hold.first_position is not None and _lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).extend(_parts_of(hold))
     if None in by_hash:  # only Key_Shared has hashes; elsewhere a hold concerns everything
         by_hash = {_ANY_HASH: [held for found in by_hash.values() for held in found]}
     near = {sticky: _Near(found, end_us) for sticky, found in by_hash.items()}
     pieces: list[_Piece] = []
     explained: set[int] = set()
+    unheld: Unheld | None = None
     for wait in waits:
+        left_us = wait.lasted_us(end_us)
         sticky = _ANY_HASH if _ANY_HASH in near else int(record.history.entry_hash[wait.ordinal])
         if wait.lasted_us(end_us) > BRIEF_US and sticky in near:
             cut = near[sticky].pieces(wait, end_us)
-            long = [piece for piece in cut if piece.lasted_us(end_us) > BRIEF_US]
+            long = [piece for piece in cut if piece.lasted_us(end_us) > BRIEF_US and piece.held.is_told]
             long = _without_gaps(long, wait, end_us)
             shares = _shares(long, wait, end_us)
             pieces += [replace(piece, shares=shares) for piece in long]
+            left_us = dict(shares).get(None, 0)
             explained.update(id(piece.held) for piece in cut)
+        if unheld is None or left_us > unheld.us:
+            unheld = Unheld(wait, left_us)
     if subject.kind == CONSUMER:
         # entries that waited for this consumer and were never sent have no delivery: only the holds name them
-        rest = [held for found in by_hash.values() for held in found if id(held) not in explained]
+        rest = [
+            held for found in by_hash.values() for held in found if held.is_told and id(held) not in explained
+        ]
         pieces += [
             _Piece(held, -1, held.from_us, held.until_us, -1) for held in rest if held.waiting in numbers
         ]
@@ -225,10 +240,11 @@ def episodes_of(
         pieces = [piece for piece in pieces if piece.lasted_us(end_us) > BRIEF_US]
     pieces.sort(key=lambda piece: (piece.from_us, piece.ordinal))
     episodes = [_episode(record, run, end_us) for run in _runs(pieces)]
-    return [
+    with_others = [
         _with_others(episode, holds, end_us) if episode.reason == LOOK_AHEAD else episode
         for episode in episodes
     ]
+    return with_others, unheld
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +263,11 @@ class _Held:
     @property
     def waiting(self) -> int | None:
         return self.part.waiting
+
+    @property
+    def is_told(self) -> bool:
+        """False where no rule held an entry that was sent in the end: earlier ones had to be sent first."""
+        return self.reason is not None or self.until_us is None
 
 
 def _parts_of(hold: SampledWait) -> list[_Held]:

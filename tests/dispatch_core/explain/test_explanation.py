@@ -15,7 +15,7 @@ from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import NothingMatchedError, subject_of
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.replay.whole_log import audit_whole
-from tests.dispatch_core.audit.small_logs import ack, added, message, read, redeliver, removed, sent, write
+from tests.dispatch_core.audit.small_logs import T0_US, ack, added, message, read, redeliver, removed, sent, write
 from tests.dispatch_core.audit.small_logs import numbered as numbered_lines
 from tests.dispatch_core.audit.test_second_opinion import EVENTS, TYPES, from_lines
 from tests.dispatch_core.explain.explanations import (
@@ -176,6 +176,68 @@ def test_a_draining_hash_names_its_holder_and_the_pending_ids(level: str) -> Non
     assert episode.phantom_since_us is None
     (freed,) = texts(explanation, "freed")
     assert freed == "c1 acknowledges 3:37: that lets them go"
+
+
+@pytest.mark.parametrize(("name", "level"), BOTH)
+def test_the_parts_of_a_wait_follow_one_another_and_give_its_shares(name: str, level: str) -> None:
+    _, audit = known(name, level=level)
+    listed = [wait for wait in audit.sampled_waits if wait.first_position and wait.until_t_us is not None]
+    assert len(listed) > 5 or name == NEGATIVE
+    for wait in listed:
+        edges = [part.from_t_us for part in wait.parts]
+        assert edges[0] == wait.from_t_us
+        assert [part.until_t_us for part in wait.parts] == [*edges[1:], wait.until_t_us]
+        by_reason: Counter[str | None] = Counter()
+        for part in wait.parts:
+            assert part.until_t_us is not None
+            by_reason[part.reason] += part.until_t_us - part.from_t_us
+        assert +by_reason == Counter(dict(wait.shares))
+
+
+def test_a_wait_is_cut_where_its_reason_changes() -> None:
+    """17:137 waits 306 ms because its hash drains, then 301 ms because its consumer has no permits."""
+    explanation = explained("designed-rolling-restart-ch", position="17:137")
+    first, second = explanation.episodes
+    assert [(episode.reason, episode.held_by[:1]) for episode in (first, second)] == [
+        ("draining_hash", ("17:42",)),
+        ("no_permits", ("17:32",)),
+    ]
+    assert first.until_us == second.from_us
+    assert first.whole_us == second.whole_us == first.longest_us + second.longest_us
+    record = explanation.record
+    assert [record.who(episode.holder) for episode in (first, second)] == [
+        "w2 (connection 3)",
+        "w0 (connection 4)",
+    ]
+    said = headline(explanation)
+    assert said[0].startswith("It waited 306 ms, from 08:24:16.617 until 08:24:16.923: w2 (connection 3) still held 17:42")
+    assert "That was a part of 607 ms; of the rest, no_permits held it for 301 ms" in said[0]
+    assert texts(explanation, "freed") == [
+        "w2 (connection 3) acknowledges 17:42: draining_hash no longer holds it",
+        "w0 (connection 4) asks for 20 more: that lets it go",
+    ]
+
+
+def test_the_first_sentence_is_about_the_largest_part_also_if_no_rule_explains_it(tmp_path: Path) -> None:
+    """5:1 waits 7 s, of which its consumer has no permits for it for 1 s."""
+    events = [added(1, "a"), flow(1, 1), sent(1, 0), flow(1, 5), sent(1, 1) | {"t_us": T0_US + 8_000_000}]
+    said = headline(small(tmp_path, events, stored("k", "k"), {"position": "5:1"}))
+    assert said[0].startswith("The longest wait for a delivery was 7.00 s: for 6.00 s of it no rule held it back")
+    assert said[1].startswith("It waited 1.00 s, from 00:00:03.000 until 00:00:04.000: a had no permits left")
+    assert "That was a part of 7.00 s; of the rest, no rule held it for 6.00 s" in said[1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_audit_and_explanation_name_the_same_holder(name: str) -> None:
+    record, audit = known(name)
+    checked = 0
+    for wait in audit.sampled_waits:
+        if wait.first_position is None or wait.reason in (None, "no_read") or wait.holder is None:
+            continue
+        parts = [part for part in wait.parts if part.reason == wait.reason]
+        assert wait.holder in {part.holder for part in parts}
+        checked += 1
+    assert checked > 0 or name in (NEGATIVE, FAILOVER)
 
 
 @pytest.mark.parametrize("level", ["T", "E"])
