@@ -7,19 +7,23 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import marked
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
-from dispatch_core.audit.catalogue import KIND_ORDER
+from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, SEVERITIES
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.limits import Limits, LimitsError
+from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
+from dispatch_core.audit.sentences.moments import extent
+from dispatch_core.audit.sentences.names import shown as shown_name
 from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
     FAIL,
@@ -39,13 +43,13 @@ from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_recording_arguments,
     as_of_given,
-    dispatchers,
     overrides_given,
     progress,
     quarantined,
     read_all,
     set_aside,
 )
+from dispatch_core.cli.selection import Selection, add_selection_arguments, add_time_arguments, check_times
 from dispatch_core.errors import ProfileError
 from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
@@ -62,6 +66,10 @@ _NO_ANOMALIES: Final = ANOMALIES.empty_table()
 _NO_TIMES: Final = ACTIVE_TIMES.empty_table()
 #: Findings that are made rows of Python at a time.
 _ROWS_AT_ONCE: Final = 1000
+#: From so many dispatchers on, those that failed are listed once more at the end, at most ``_MOST_LISTED`` of them.
+_LISTED_FROM: Final = 3
+_MOST_LISTED: Final = 10
+_WORST_FIRST: Final = (FAIL, UNKNOWN, PASS)
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
 
@@ -86,6 +94,12 @@ class _Judged:
     level: str
     shortened: bool  # the log is a trace, too long to compare every decision
     times: pa.Table  # ``ACTIVE_TIMES`` of a Failover topic
+    about: str | None = None  # release, rules and extent of the whole log, with its last incarnation
+
+    @property
+    def dispatcher(self) -> tuple[str, str, str]:
+        """Cluster, topic and subscription."""
+        return self.cluster, self.topic, self.subscription
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +113,7 @@ class _Moment:
     def of(cls, judged: list[_Judged]) -> _Moment | None:
         """Return the moment as of which a recording was judged; ``None`` where no line has a time."""
         last = max((result.last_us for result in judged if result.last_us is not None), default=None)
-        newest = {(result.cluster, result.topic, result.subscription): result for result in judged}
+        newest = {result.dispatcher: result for result in judged}
         return None if last is None else cls(last, sum(result.connected for result in newest.values()))
 
 
@@ -112,12 +126,18 @@ class _Asked:
     limits: Limits
     rules: bool
     as_of: AsOf
+    selection: Selection
+    from_us: int | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``audit``."""
     add_recording_arguments(parser, ": anomalies, then a verdict per recording")
     add_as_of_arguments(parser)
+    add_time_arguments(parser)
+    add_selection_arguments(
+        parser, "show only recordings whose verdict is FAIL, and the promises that were broken"
+    )
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to show as sentences (default 5)"
     )
@@ -144,23 +164,34 @@ def run(options: argparse.Namespace) -> int:
         _limits(options.limits),
         not options.no_rules,
         as_of_given(options),
+        Selection.given(options),
+        options.from_us,
     )
+    check_times(asked.from_us, asked.as_of)
     given: list[str] = []
     times = [_NO_TIMES]
+    worst: list[_Ranked] = []
     recurring = Recurring()
     for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         judged = list(_judge(recording, asked))
+        if not judged and recording.logs:
+            continue  # none of its dispatchers is asked for
         verdict = _verdict(judged)
         given.append(verdict)
         progress("")
         _complain(recording, judged)
-        if options.json:
+        worst += [_Ranked.of(recording.name, result) for result in judged]
+        if options.failed_only and verdict != FAIL:
+            pass
+        elif options.json:
             _print_json(_json_lines(recording, judged, verdict, asked.as_of))
         else:
-            print(_for_people(recording, judged, verdict, asked))
+            print(_for_people(recording, judged, verdict, asked, failed_only=options.failed_only))
         sys.stdout.flush()
         times += [result.times for result in judged if result.times.num_rows]
+    if asked.selection.complain("audit"):
+        return COULD_NOT_JUDGE
     by_topic = pa.concat_tables(times)
     topics = zip(*(by_topic[name].to_pylist() for name in ("cluster", "topic", "subscription")), strict=True)
     once = by_topic.filter(pa.array([not recurring.again(*topic) for topic in topics], pa.bool_()))
@@ -174,6 +205,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         for anomaly in together:
             print(f"over all topics  {over_all}  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
+        print(_worst_first(worst), end="")
         counts = ", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given)
         print(f"{counts}; over all topics {over_all}" if together else counts)
     return (
@@ -197,7 +229,7 @@ def _limits(given: list[str]) -> Limits:
 
 
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
-    for logs in dispatchers(recording, asked.overrides, asked.as_of):
+    for logs in asked.selection.dispatchers(recording, asked.overrides, asked.as_of):
         yield from _judge_dispatcher(logs, asked, quarantined(recording))
 
 
@@ -206,6 +238,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
     earlier = EarlierLoads()
     fold = ContinuedFold(logs[0].messages) if len(logs) > 1 and asked.rules else None
     recorded = False
+    sent = 0
     found = [_NO_ANOMALIES]
     seen: list[Seen] = []
     for log in logs:
@@ -216,6 +249,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             earlier=earlier,
             fold=fold,
             limits=asked.limits,
+            from_us=asked.from_us,
             closed=last and asked.as_of.complete,
             rules=asked.rules,
             last=last,
@@ -223,6 +257,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
         kind = subscription_type(log)
         assumptions = Assumptions.of(log, asked.limits.assume_absent)
         shown = bool(audit.anomalies.num_rows)
+        sent += audit.deliveries.num_rows
         found += [audit.anomalies] if shown else []
         if asked.rules:
             seen.append(_seen(audit, log, asked.limits))
@@ -254,9 +289,26 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             audit.level,
             audit.level == "E" and is_trace(log),
             active_times_of(log, audit.ownership) if kind == "Failover" and asked.rules else _NO_TIMES,
+            _about(logs, sent) if last else None,
         )
         if not last:
             earlier.add(log)
+
+
+def _about(logs: list[DispatcherLog], sent: int) -> str | None:
+    """Name the release and the rules of a dispatcher's log, and say what it holds; ``None`` where no line has a time."""
+    starts = [log.start_t_us for log in logs if log.start_t_us is not None]
+    last_us = last_line_us(logs)
+    if not starts or last_us is None:
+        return None
+    try:
+        rules = f"Pulsar {shown_name(profile_of(logs[-1]).name)}"
+    except ProfileError:
+        rules = "release unknown"
+    consumers = sum(
+        log.events.filter(pc.equal(log.events["kind"], "consumer_added")).num_rows for log in logs
+    )
+    return f"{rules}; {extent((min(starts), last_us), logs[-1].messages.num_rows, sent, consumers)}"
 
 
 def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits) -> Seen:
@@ -390,18 +442,26 @@ def _warnings(judged: list[_Judged]) -> set[str]:
     return texts
 
 
-def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked: _Asked) -> str:
+def _for_people(
+    recording: Recording, judged: list[_Judged], verdict: str, asked: _Asked, *, failed_only: bool
+) -> str:
     top = asked.policy.top
     rows = [f"{recording.name}  {verdict}"]
     moment = _Moment.of(judged)
     if moment is not None:
         rows.append("  " + as_of_sentence(moment.t_us, moment.connected, complete=asked.as_of.complete))
     rows += [f"  warning: {warning}" for warning in sorted(_warnings(judged))]
-    dispatchers_judged = sum(bool(result.promises) for result in judged)
-    for result in judged:
-        if result.promises and dispatchers_judged > 1:
-            rows.append(f"  {result.topic}  {result.subscription}")
-        rows += [f"  {p.promise:<20}{p.verdict:<9}{p.reason}" for p in result.promises]
+    for result in _worst_dispatchers_first(judged):
+        if failed_only and overall(result.promises) != FAIL:
+            continue
+        if result.about is not None:
+            rows.append(f"  {shown_name(result.topic)}  {shown_name(result.subscription)}")
+            rows.append(f"  {result.about}")
+        rows += [
+            f"  {p.promise:<20}{p.verdict:<9}{p.reason}"
+            for p in result.promises
+            if not failed_only or p.verdict == FAIL
+        ]
         if result.shortened:
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
         findings = [text for promise in result.promises for text in promise.top_findings][:top]
@@ -410,6 +470,64 @@ def _for_people(recording: Recording, judged: list[_Judged], verdict: str, asked
         if findings and open_findings > len(findings):
             rows.append(f"    … and {open_findings - len(findings)} more: --json lists all")
     return "\n".join(rows) + "\n"
+
+
+def _worst_dispatchers_first(judged: list[_Judged]) -> list[_Judged]:
+    """Sort dispatchers by their verdict; incarnations of one dispatcher stay together, oldest first."""
+    rank = {result.dispatcher: _WORST_FIRST.index(overall(result.promises)) for result in judged}
+    return sorted(judged, key=lambda result: rank[result.dispatcher])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """An incarnation of a dispatcher, or a dispatcher, in the list of those that failed."""
+
+    recording: str
+    topic: str
+    subscription: str
+    broken: tuple[str, ...]  # promises
+    counts: Counter[str]  # findings by kind, without those of severity ``info``
+
+    @classmethod
+    def of(cls, recording: str, result: _Judged) -> _Ranked:
+        """Count the findings of an incarnation, and those of the promises, which stand with the last one."""
+        grave = [
+            row["kind"]
+            for row in result.anomalies.select(["kind", "severity"]).to_pylist()
+            if row["severity"] != INFO
+        ]
+        broken = tuple(promise.promise for promise in result.promises if promise.verdict == FAIL)
+        return cls(recording, result.topic, result.subscription, broken, Counter(grave))
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """The most severe kinds of findings first, then the most findings."""
+        kinds = [SEVERITIES.index(KINDS[kind].severity) for kind in self.counts]
+        return min(kinds, default=len(SEVERITIES)), -self.counts.total(), self.topic
+
+
+def _worst_first(ranked: list[_Ranked]) -> str:
+    """List the dispatchers that broke a promise, the worst first; empty if there are not several dispatchers."""
+    by_dispatcher: dict[tuple[str, str, str], _Ranked] = {}
+    for entry in ranked:
+        key = (entry.recording, entry.topic, entry.subscription)
+        before = by_dispatcher.get(key)
+        if before is not None:
+            entry = replace(entry, counts=before.counts + entry.counts)  # noqa: PLW2901
+        by_dispatcher[key] = entry
+    if len(by_dispatcher) < _LISTED_FROM:
+        return ""
+    failed = sorted(
+        (entry for entry in by_dispatcher.values() if entry.broken), key=lambda entry: entry.order
+    )
+    lines = [
+        f"  {entry.recording}  {shown_name(entry.topic)}  {shown_name(entry.subscription)}: "
+        f"{', '.join(entry.broken)}; {counts_by_name(entry.counts)}\n"
+        for entry in failed[:_MOST_LISTED]
+    ]
+    more = len(failed) - len(lines)
+    tail = [f"  … and {more} more; --failed-only shows all\n"] if more else []
+    return "".join(["worst first:\n", *lines, *tail, "\n"]) if lines else ""
 
 
 def _rows(anomalies: pa.Table) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,6 @@ from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_recording_arguments,
     as_of_given,
-    dispatchers,
     moment,
     overrides_given,
     progress,
@@ -34,6 +33,7 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
+from dispatch_core.cli.selection import Selection, add_selection_arguments
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
@@ -74,14 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recording_arguments(parser, ": one object per report")
     add_as_of_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the reports")
+    add_selection_arguments(parser, "write only reports whose verdict is FAIL")
     parser.add_argument(
         "--interval-start",
+        "--from",
         type=moment,
         metavar="TIME",
         help="day or ISO 8601 time, UTC (default: the whole log)",
     )
     parser.add_argument(
-        "--interval-end", type=moment, metavar="TIME", help="exclusive (default: a day after the start)"
+        "--interval-end",
+        "--to",
+        type=moment,
+        metavar="TIME",
+        help="exclusive (default: a day after the start)",
     )
 
 
@@ -92,21 +98,24 @@ def run(options: argparse.Namespace) -> int:
     as_of = as_of_given(options)
     given: list[str] = []
     taken: set[Path] = set()
+    selection = Selection.given(options)
     for recording in read_all(options.paths, follow_links=options.follow_links):
         problem = set_aside(recording)
         if problem is not None:
             progress("")
             print(f"{problem}; the report is of the rest", file=sys.stderr)
         found = 0
-        for read in dispatchers(recording, overrides, as_of):
+        for read in selection.dispatchers(recording, overrides, as_of):
             logs = _begun(read, span)
             if not logs:
                 continue
             text, verdict = _report(logs, span, problem, quarantined(recording), as_of)
-            where = _place(options.out, recording, logs[0], taken)
-            size_bytes = _write(where, text)
             found += 1
             given.append(verdict)
+            if options.failed_only and verdict != FAIL:
+                continue
+            where = _place(options.out, recording, logs[0], taken)
+            size_bytes = _write(where, text)
             progress("")
             _tell(
                 _Written(
@@ -114,10 +123,12 @@ def run(options: argparse.Namespace) -> int:
                 ),
                 as_json=options.json,
             )
-        if not found:
+        if not found and not (recording.logs and (options.topics or options.subscriptions)):
             given.append(UNKNOWN)
             why = "no dispatcher's events could be read" if span is None else "no event lies in the interval"
             print(f"{recording.name}: {why}, no report", file=sys.stderr)
+    if selection.complain("report"):
+        return COULD_NOT_JUDGE
     return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
@@ -13,19 +12,17 @@ from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_recording_arguments,
     as_of_given,
-    dispatchers,
     overrides_given,
     progress,
     read_all,
     set_aside,
 )
+from dispatch_core.cli.selection import Selection, add_dispatcher_arguments
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.times import TIME_FORMS
 
 if TYPE_CHECKING:
     from dispatch_core.recording.log import DispatcherLog
-    from dispatch_core.recording.log_profile import Overrides
-    from dispatch_core.recording.reader import Recording
 
 _TIME = f"{TIME_FORMS}; UTC"
 
@@ -34,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``stats``."""
     add_recording_arguments(parser, ": one object per dispatcher (docs/stats.md)")
     add_as_of_arguments(parser)
-    parser.add_argument("--topic", metavar="TOPIC", help="only this topic")
-    parser.add_argument("--subscription", metavar="NAME", help="only this subscription")
+    add_dispatcher_arguments(parser)
     parser.add_argument(
         "--at",
         "--to",
@@ -61,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show all dispatchers; returns 0 shown, 1 decisions before differ from the rules, 2 nothing or not all was shown."""
     overrides = overrides_given(options)
+    selection = Selection.given(options)
     shown = different = 0
     incomplete = False
     for recording in read_all(options.paths, follow_links=options.follow_links):
@@ -69,31 +66,19 @@ def run(options: argparse.Namespace) -> int:
         if problem is not None:
             print(f"{problem}; the statistics are made without them", file=sys.stderr)
             incomplete = True
-        for logs in _wanted(recording, options, overrides):
+        for logs in selection.dispatchers(recording, overrides, as_of_given(options)):
             found = _show(logs, options)
             incomplete |= found is None
             shown += found is not None
             different += bool(found)
         sys.stdout.flush()
     if not shown:
-        which = [
-            f"--{name} {getattr(options, name)}"
-            for name in ("topic", "subscription")
-            if getattr(options, name)
-        ]
-        asked = f" matches {' and '.join(which)}" if which else " has a line by then"
-        print(f"dispatch-audit stats: no dispatcher{asked}; nothing was shown", file=sys.stderr)
+        if not selection.complain("stats"):
+            print(
+                "dispatch-audit stats: no dispatcher has a line by then; nothing was shown", file=sys.stderr
+            )
         return COULD_NOT_JUDGE
     return FINDINGS if different else COULD_NOT_JUDGE if incomplete else CLEAN
-
-
-def _wanted(
-    recording: Recording, options: argparse.Namespace, overrides: Overrides
-) -> Iterator[list[DispatcherLog]]:
-    """Yield the logs of each dispatcher that the options name."""
-    for logs in dispatchers(recording, overrides, as_of_given(options)):
-        if options.topic in (None, logs[0].topic) and options.subscription in (None, logs[0].subscription):
-            yield logs
 
 
 def _show(logs: list[DispatcherLog], options: argparse.Namespace) -> bool | None:

@@ -19,6 +19,7 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
+from dispatch_core.cli.selection import Selection, add_selection_arguments
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if.rules import (
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "never reads the recorded deliveries. Exit codes: 0 no order violation predicted, 1 some are, 2 could not simulate."
     )
     add_recording_arguments(parser, ": one object per dispatcher and rules, then one per group of topics")
+    add_selection_arguments(parser, "show only rules under which order violations are predicted")
     parser.add_argument(
         "--rules",
         action="append",
@@ -99,10 +101,13 @@ def run(options: argparse.Namespace) -> int:
     rows: list[compare.Row] = []
     incomplete = False
     recurring = Recurring()
+    selection = Selection.given(options)
     for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         found: list[list[compare.Row]] = []
         for log in recording.logs:
+            if not selection.has(log.topic, log.subscription):
+                continue
             matrix = _matrix(log, options, given)
             rules = [*asked, *(with_priorities(rules, priorities) for rules in matrix)]
             found.append(list(compare.rows_of(log, rules, seeds=seeds)))
@@ -116,10 +121,14 @@ def run(options: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         incomplete |= problem is not None or not recording.logs
-        _print_all(found, options)
         rows += [row for some in found for row in some]
+        if options.failed_only:
+            found = [failed for some in found if (failed := [row for row in some if row.verdict == FAIL])]
+        _print_all(found, options)
     if (problem := recurring.complaint()) is not None:
         print(problem, file=sys.stderr)
+    if selection.complain("what-if"):
+        return COULD_NOT_JUDGE
     groups = list(compare.groups_of(rows))
     names = [(row.cluster, row.subscription, row.subscription_type) for row in groups]
     for name in dict.fromkeys(names):

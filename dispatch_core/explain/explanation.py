@@ -87,9 +87,18 @@ def tick_for(log: DispatcherLog) -> int:
     return max(_SHORTEST_TICK_US, int(span_us) // _SAMPLES)
 
 
-def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanation:
-    """Explain ``subject`` from the log that ``record`` and ``audit`` were made of."""
-    waits = waits_of(record, subject)
+def explanation_of(
+    record: Record, subject: Subject, audit: Audited, from_us: int | None = None
+) -> Explanation:
+    """Explain ``subject`` from the log that ``record`` and ``audit`` were made of.
+
+    ``from_us``: leave out moments, and waits that ended, before this time.
+    """
+    waits = [
+        wait
+        for wait in waits_of(record, subject)
+        if from_us is None or wait.until_us is None or wait.until_us >= from_us
+    ]
     episodes, unheld = episodes_of(record, subject, waits, audit.sampled_waits)
     numbers = frozenset(n for n in (record.number_of(place) for place in subject.places) if n is not None)
     hashed = subject.hash is not None or record.history.single_active
@@ -106,6 +115,8 @@ def explanation_of(record: Record, subject: Subject, audit: Audited) -> Explanat
         ),
         key=lambda moment: moment.order,
     )
+    if from_us is not None:
+        moments = [moment for moment in moments if moment.t_us >= from_us]
     kept = kept_by(record, subject, audit.sampled_waits) if numbers else []
     return Explanation(record, subject, moments, waits, episodes, unheld, owners, shares, kept, anomalies)
 

@@ -201,13 +201,13 @@ def episodes_of(
     """
     _, end_us = record.span_us
     numbers = {record.number_of(place) for place in subject.places}
-    by_hash: dict[int | None, list[_Held]] = {}
+    by_hash: dict[int | None, list[_HoldPart]] = {}
     for hold in holds:
         # Without a position it is the sum of many waits.
         if hold.first_position is not None and _lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).extend(_parts_of(hold))
     if None in by_hash:  # only Key_Shared has hashes; elsewhere a hold concerns everything
-        by_hash = {_ANY_HASH: [held for found in by_hash.values() for held in found]}
+        by_hash = {_ANY_HASH: [hold_part for found in by_hash.values() for hold_part in found]}
     near = {sticky: _Near(found, end_us) for sticky, found in by_hash.items()}
     pieces: list[_Piece] = []
     explained: set[int] = set()
@@ -217,25 +217,31 @@ def episodes_of(
         sticky = _ANY_HASH if _ANY_HASH in near else int(record.history.entry_hash[wait.ordinal])
         if wait.lasted_us(end_us) > BRIEF_US and sticky in near:
             cut = near[sticky].pieces(wait, end_us)
-            long = [piece for piece in cut if piece.lasted_us(end_us) > BRIEF_US and piece.held.is_told]
+            long = [piece for piece in cut if piece.lasted_us(end_us) > BRIEF_US and piece.hold_part.is_told]
             long = _without_gaps(long, wait, end_us)
             shares = _shares(long, wait, end_us)
             pieces += [replace(piece, shares=shares) for piece in long]
             left_us = dict(shares).get(None, 0)
-            explained.update(id(piece.held) for piece in cut)
+            explained.update(id(piece.hold_part) for piece in cut)
         if unheld is None or left_us > unheld.us:
             unheld = Unheld(wait, left_us)
     if subject.kind == CONSUMER:
         # entries that waited for this consumer and were never sent have no delivery: only the holds name them
         rest = [
-            held for found in by_hash.values() for held in found if held.is_told and id(held) not in explained
+            hold_part
+            for found in by_hash.values()
+            for hold_part in found
+            if hold_part.is_told and id(hold_part) not in explained
         ]
         pieces += [
-            _Piece(held, -1, held.from_us, held.until_us, -1) for held in rest if held.waiting in numbers
+            _Piece(hold_part, -1, hold_part.from_us, hold_part.until_us, -1)
+            for hold_part in rest
+            if hold_part.waiting in numbers
         ]
         # a wait for this consumer begins when the consumer joined, even if the entry had waited for another one before
         pieces = [
-            _since_it_joined(record, piece) if piece.held.waiting in numbers else piece for piece in pieces
+            _since_it_joined(record, piece) if piece.hold_part.waiting in numbers else piece
+            for piece in pieces
         ]
         pieces = [piece for piece in pieces if piece.lasted_us(end_us) > BRIEF_US]
     pieces.sort(key=lambda piece: (piece.from_us, piece.ordinal))
@@ -248,7 +254,7 @@ def episodes_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HoldPart:
     """A part of a hold: in this time one rule held the oldest waiting entry of a hash."""
 
     hold: SampledWait
@@ -270,7 +276,7 @@ class _Held:
         return self.reason is not None or self.until_us is None
 
 
-def _parts_of(hold: SampledWait) -> list[_Held]:
+def _parts_of(hold: SampledWait) -> list[_HoldPart]:
     """Return the parts of a hold in order of time.
 
     A stall (``no_read``) is one part. A reason that the audit has taken out of the shares does not count, nor does what lies
@@ -290,7 +296,7 @@ def _parts_of(hold: SampledWait) -> list[_Held]:
             from_us,
             until_us,
         )
-        return [_Held(hold, whole, from_us, until_us)]
+        return [_HoldPart(hold, whole, from_us, until_us)]
     reasons_left = dict(hold.shares)
     cut = []
     for part in parts:
@@ -298,20 +304,20 @@ def _parts_of(hold: SampledWait) -> list[_Held]:
         until, begin = min(ends, default=None), max(part.from_t_us, from_us)
         named = part if part.reason in reasons_left else replace(part, reason=None)
         if until is None or until > begin:
-            cut.append(_Held(hold, named, begin, until))
+            cut.append(_HoldPart(hold, named, begin, until))
     return cut
 
 
 class _Near:
     """The parts of the holds of one hash, searched for those that overlap a wait."""
 
-    def __init__(self, held: list[_Held], end_us: int) -> None:
+    def __init__(self, hold_parts: list[_HoldPart], end_us: int) -> None:
         # A stall lies within the time of other parts, and takes precedence.
-        held = sorted(held, key=lambda each: (each.reason != NO_READ, each.from_us))
-        self._held = held
-        self._from = np.array([each.from_us for each in held], np.int64)
+        hold_parts = sorted(hold_parts, key=lambda each: (each.reason != NO_READ, each.from_us))
+        self._parts = hold_parts
+        self._from = np.array([each.from_us for each in hold_parts], np.int64)
         self._until = np.array(
-            [end_us if each.until_us is None else each.until_us for each in held], np.int64
+            [end_us if each.until_us is None else each.until_us for each in hold_parts], np.int64
         )
 
     def pieces(self, wait: Wait, end_us: int) -> list[_Piece]:
@@ -320,10 +326,12 @@ class _Near:
         begin, end = np.maximum(self._from, wait.from_us), np.minimum(self._until, until_us)
         taken: list[_Piece] = []
         for at_ in np.flatnonzero(end > begin).tolist():
-            held = self._held[at_]
+            hold_part = self._parts[at_]
             for from_us, to_us in _without(int(begin[at_]), int(end[at_]), taken, end_us):
-                goes_on = held.until_us is None and wait.until_us is None and to_us == until_us
-                taken.append(_Piece(held, wait.ordinal, from_us, None if goes_on else to_us, wait.delivery))
+                goes_on = hold_part.until_us is None and wait.until_us is None and to_us == until_us
+                taken.append(
+                    _Piece(hold_part, wait.ordinal, from_us, None if goes_on else to_us, wait.delivery)
+                )
         return sorted(taken, key=lambda piece: piece.from_us)
 
 
@@ -348,7 +356,7 @@ class _Piece:
     ``shares``: microseconds of the whole wait by reason; ``None`` = no rule.
     """
 
-    held: _Held
+    hold_part: _HoldPart
     ordinal: int
     from_us: int
     until_us: int | None
@@ -378,7 +386,7 @@ def _shares(pieces: list[_Piece], wait: Wait, end_us: int) -> tuple[tuple[str | 
     """Return the time of a wait by reason, longest first; what no piece covers has none."""
     lasted: Counter[str | None] = Counter()
     for piece in pieces:
-        lasted[piece.held.reason] += piece.lasted_us(end_us)
+        lasted[piece.hold_part.reason] += piece.lasted_us(end_us)
     lasted[None] += wait.lasted_us(end_us) - lasted.total()
     return tuple(
         sorted(((r, us) for r, us in lasted.items() if us), key=lambda share: (-share[1], share[0] or ""))
@@ -400,32 +408,34 @@ def kept_by(record: Record, subject: Subject, holds: Sequence[SampledWait]) -> l
     """Work of others that the consumer held back, the longest first."""
     numbers = {record.number_of(place) for place in subject.places}
     _, end_us = record.span_us
-    groups: dict[tuple[str, int | None], list[_Held]] = {}
-    for held in (held for hold in holds for held in _parts_of(hold)):
-        of_others = held.part.holder in numbers and held.waiting not in numbers
-        if of_others and held.reason is not None and _held_us(held, end_us) > BRIEF_US:
-            groups.setdefault((held.reason, held.waiting), []).append(held)
+    groups: dict[tuple[str, int | None], list[_HoldPart]] = {}
+    for hold_part in (hold_part for hold in holds for hold_part in _parts_of(hold)):
+        of_others = hold_part.part.holder in numbers and hold_part.waiting not in numbers
+        if of_others and hold_part.reason is not None and _held_us(hold_part, end_us) > BRIEF_US:
+            groups.setdefault((hold_part.reason, hold_part.waiting), []).append(hold_part)
     kept = [
         KeptWaiting(
             reason,
             waiting,
-            sum(hold.entries for hold in {id(held.hold): held.hold for held in group}.values()),
-            len({held.hold.hash for held in group}),
-            max(_held_us(held, end_us) for held in group),
+            sum(
+                hold.entries for hold in {id(hold_part.hold): hold_part.hold for hold_part in group}.values()
+            ),
+            len({hold_part.hold.hash for hold_part in group}),
+            max(_held_us(hold_part, end_us) for hold_part in group),
         )
         for (reason, waiting), group in groups.items()
     ]
     return sorted(kept, key=lambda work: (-work.longest_us, work.reason, work.waiting or 0))
 
 
-def _held_us(held: _Held, end_us: int) -> int:
-    return (end_us if held.until_us is None else held.until_us) - held.from_us
+def _held_us(hold_part: _HoldPart, end_us: int) -> int:
+    return (end_us if hold_part.until_us is None else hold_part.until_us) - hold_part.from_us
 
 
 def _since_it_joined(record: Record, piece: _Piece) -> _Piece:
     """Return the part of a piece after the waiting consumer had joined."""
     joined = (record.history.op_code == ADDED) & (
-        record.history.op_consumer == record.place_of(piece.held.waiting)
+        record.history.op_consumer == record.place_of(piece.hold_part.waiting)
     )
     if not joined.any():
         return piece
@@ -441,7 +451,7 @@ def _runs(pieces: list[_Piece]) -> Iterator[list[_Piece]]:
     ends: dict[tuple[str | None, int | None], float] = {}
     done: list[list[_Piece]] = []
     for piece in pieces:
-        kind = (piece.held.reason, piece.held.waiting)
+        kind = (piece.hold_part.reason, piece.hold_part.waiting)
         if kind in open_runs and piece.from_us > ends[kind] + _BREAK_US:
             done.append(open_runs.pop(kind))
         until = float("inf") if piece.until_us is None else piece.until_us
@@ -456,13 +466,15 @@ def _episode(record: Record, run: list[_Piece], end_us: int) -> Episode:
     for piece in run:
         lasted[piece.ordinal] += piece.lasted_us(end_us)
     longest = max((piece for piece in run), key=lambda piece: (lasted[piece.ordinal], -piece.from_us))
-    held = list({id(piece.held): piece.held for piece in run}.values())
-    holds = sorted({id(h.hold): h.hold for h in held}.values(), key=lambda hold: -_lasted_us(hold, end_us))
-    first = held[0].part
+    hold_parts = list({id(piece.hold_part): piece.hold_part for piece in run}.values())
+    holds = sorted(
+        {id(h.hold): h.hold for h in hold_parts}.values(), key=lambda hold: -_lasted_us(hold, end_us)
+    )
+    first = hold_parts[0].part
     until = [piece.until_us for piece in run]
     until_us = None if None in until else max(us for us in until if us is not None)
     last = max(run, key=lambda piece: float("inf") if piece.until_us is None else piece.until_us)
-    positions, count = _behind(held[:_MOST_LOOKED_AT])
+    positions, count = _behind(hold_parts[:_MOST_LOOKED_AT])
     longest_us = lasted[longest.ordinal] if longest.ordinal >= 0 else longest.lasted_us(end_us)
     episode = Episode(
         first.reason,
@@ -480,21 +492,21 @@ def _episode(record: Record, run: list[_Piece], end_us: int) -> Episode:
         tuple(holds),
         len({hold.hash for hold in holds}),
         -1,
-        _phantom_since(record, held[0], end_us if until_us is None else until_us),
+        _phantom_since(record, hold_parts[0], end_us if until_us is None else until_us),
     )
     pending = _pinning(
-        record, held[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us
+        record, hold_parts[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us
     )
     return replace(episode, freed_op=_freed(record, episode, pending, last))
 
 
-def _behind(held: list[_Held]) -> tuple[tuple[str, ...], int]:
+def _behind(hold_parts: list[_HoldPart]) -> tuple[tuple[str, ...], int]:
     """Return the pending entries that held some parts up when they began, the first ones, and their number.
 
     Hashes drain each for entries of its own; for another reason the same entries hold all of them up.
     """
     by_hash: dict[int | None, Part] = {}
-    for each in held:
+    for each in hold_parts:
         by_hash.setdefault(each.hold.hash if each.reason == DRAINING else None, each.part)
     positions = {position for part in by_hash.values() for position in part.holder_positions}
     return tuple(sorted(positions, key=_place)), sum(part.holder_pending for part in by_hash.values())
@@ -504,10 +516,12 @@ def _place(position: str) -> tuple[int, ...]:
     return tuple(map(int, position.split(":")))
 
 
-def _pinning(record: Record, held: list[_Held], from_us: int, until_us: int) -> npt.NDArray[np.int32]:
+def _pinning(
+    record: Record, hold_parts: list[_HoldPart], from_us: int, until_us: int
+) -> npt.NDArray[np.int32]:
     """Return the deliveries that were pending and for that reason held back the entries of these parts."""
-    reason, history = held[0].reason, record.history
-    begin, waiting = record.op_behind(from_us), record.place_of(held[0].waiting)
+    reason, history = hold_parts[0].reason, record.history
+    begin, waiting = record.op_behind(from_us), record.place_of(hold_parts[0].waiting)
     everything = np.arange(len(history), dtype=np.int64)
     joins = np.flatnonzero((history.op_code == ADDED) & (history.op_consumer == waiting))
     joined = int(joins[-1]) + 1 if len(joins) else begin
@@ -518,7 +532,7 @@ def _pinning(record: Record, held: list[_Held], from_us: int, until_us: int) -> 
                 everything[history.entry_hash == each.hold.hash],
                 record.place_of(each.part.holder),
             )
-            for each in held
+            for each in hold_parts
             if each.hold.hash is not None
         ]
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
@@ -532,19 +546,19 @@ def _pinning(record: Record, held: list[_Held], from_us: int, until_us: int) -> 
     return np.empty(0, np.int32)
 
 
-def _phantom_since(record: Record, held: _Held, until_us: int) -> int | None:
+def _phantom_since(record: Record, hold_part: _HoldPart, until_us: int) -> int | None:
     """The time since which a hash drained although its consumer had no entry of it pending; None = it did not."""
-    hold = held.hold
-    if held.reason != DRAINING or not hold.needless_us or hold.hash is None:
+    hold = hold_part.hold
+    if hold_part.reason != DRAINING or not hold.needless_us or hold.hash is None:
         return None
     d = record.deliveries
     own = d[
-        (d[:, at.CONSUMER] == record.place_of(held.part.holder))
+        (d[:, at.CONSUMER] == record.place_of(hold_part.part.holder))
         & (d[:, at.OPERATION] < record.op_behind(until_us))
     ]
     own = own[record.history.entry_hash[own[:, at.ENTRY]] == hold.hash]
     if not len(own):
-        return held.from_us
+        return hold_part.from_us
     if (own[:, at.END] == at.OPEN).any():
         return None
     since = int(record.history.op_t_us[own[:, at.END_OPERATION]].max())

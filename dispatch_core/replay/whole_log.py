@@ -77,6 +77,7 @@ def audit_whole(
     earlier: Sequence[DispatcherLog] = (),
     fold: ContinuedFold | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    from_us: int | None = None,
     as_of_us: int | None = None,
     closed: bool = True,
     rules: bool = True,
@@ -91,6 +92,7 @@ def audit_whole(
         earlier: the incarnations of the same dispatcher before it, oldest first.
         fold: the fold of ``earlier``, see ``replay``; not with ``as_of_us``.
         limits: how long is too long.
+        from_us: judge only what happened from this time on; lines before it count as history. ``None`` = all of it.
         as_of_us: judge only what happened up to this time, as of then if the log goes on; ``None`` = all of it, as of the
             last line.
         closed: the log is all there is; nothing that still waits at its end will ever be sent. Otherwise what waits there
@@ -110,6 +112,8 @@ def audit_whole(
     start, end = _span(log.events)
     if as_of_us is not None and goes_on:
         end = _moment(as_of_us + 1)
+    if from_us is not None:
+        start = max(start, _moment(from_us))
     trace = is_trace(log)
     waits: list[SampledWait] = []
     doubted, doubted_by = 0, tuple[str, ...]()

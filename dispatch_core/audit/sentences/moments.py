@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, plural
 from dispatch_core.times import date_and_clock
+
+
+def extent(span_us: tuple[int, int], entries: int, sent: int, consumers: int) -> str:
+    """Say what a log holds: its time, in microseconds since the epoch, and its entries, deliveries and consumers.
+
+    >>> extent((1795249218696000, 1795249461936412), 80, 83, 1)
+    'from 2026-11-21 08:20:18.696, 243.2 s; 80 entries stored, 83 sent, to 1 consumer'
+    """
+    return (
+        f"from {date_and_clock(span_us[0])}, {duration(span_us[1] - span_us[0])}; "
+        f"{counted(entries, 'entry', 'entries')} stored, {sent} sent, to {counted(consumers, 'consumer', 'consumers')}"
+    )
 
 
 def as_of(t_us: int, connected: int, *, complete: bool) -> str:

@@ -81,8 +81,8 @@ class Parts:
             from_us = max(from_us, int(self._notes.now[at_.BEFORE_US]))
             parts[-1] = _until(parts[-1], from_us)
         holder = at_.holder_of(core.state, self._notes.now, reason, slot, int(row[at_.HASH]))
-        held = self._notes.held_by(core, reason, slot, int(holder), int(row[at_.HASH]))
-        parts.append(Part(REASONS[reason], number_of(core, slot), *held, from_us, None))
+        behind = self._notes.held_by(core, reason, slot, int(holder), int(row[at_.HASH]))
+        parts.append(Part(REASONS[reason], number_of(core, slot), *behind, from_us, None))
 
     def of(self, hash_id: int, until_us: int | None) -> tuple[Part, ...]:
         """Return the parts of the open wait of a hash; ``until_us``: when it ended, ``None`` = it goes on."""

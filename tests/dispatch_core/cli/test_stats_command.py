@@ -152,7 +152,7 @@ def test_topic_and_subscription_choose_dispatchers(
     assert main(["stats", logs, "--topic", topics[1], "--subscription", "audit", "--json"]) == 0
     assert [shown["topic"] for shown in objects(capsys)] == [topics[1]]
     assert main(["stats", logs, "--topic", "other"]) == 2
-    assert "no dispatcher matches --topic other" in capsys.readouterr().err
+    assert "no topic is called other; there are: " in capsys.readouterr().err
 
 
 def test_lines_later_than_as_of_are_not_used(capsys: pytest.CaptureFixture[str]) -> None:

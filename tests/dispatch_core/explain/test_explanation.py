@@ -15,7 +15,17 @@ from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import NothingMatchedError, subject_of
 from dispatch_core.explain.tell import headline, tell
 from dispatch_core.replay.whole_log import audit_whole
-from tests.dispatch_core.audit.small_logs import T0_US, ack, added, message, read, redeliver, removed, sent, write
+from tests.dispatch_core.audit.small_logs import (
+    T0_US,
+    ack,
+    added,
+    message,
+    read,
+    redeliver,
+    removed,
+    sent,
+    write,
+)
 from tests.dispatch_core.audit.small_logs import numbered as numbered_lines
 from tests.dispatch_core.audit.test_second_opinion import EVENTS, TYPES, from_lines
 from tests.dispatch_core.explain.explanations import (
@@ -210,7 +220,9 @@ def test_a_wait_is_cut_where_its_reason_changes() -> None:
         "w0 (connection 4)",
     ]
     said = headline(explanation)
-    assert said[0].startswith("It waited 306 ms, from 08:24:16.617 until 08:24:16.923: w2 (connection 3) still held 17:42")
+    assert said[0].startswith(
+        "It waited 306 ms, from 08:24:16.617 until 08:24:16.923: w2 (connection 3) still held 17:42"
+    )
     assert "That was a part of 607 ms; of the rest, no_permits held it for 301 ms" in said[0]
     assert texts(explanation, "freed") == [
         "w2 (connection 3) acknowledges 17:42: draining_hash no longer holds it",
@@ -222,14 +234,16 @@ def test_the_first_sentence_is_about_the_largest_part_also_if_no_rule_explains_i
     """5:1 waits 7 s, of which its consumer has no permits for it for 1 s."""
     events = [added(1, "a"), flow(1, 1), sent(1, 0), flow(1, 5), sent(1, 1) | {"t_us": T0_US + 8_000_000}]
     said = headline(small(tmp_path, events, stored("k", "k"), {"position": "5:1"}))
-    assert said[0].startswith("The longest wait for a delivery was 7.00 s: for 6.00 s of it no rule held it back")
+    assert said[0].startswith(
+        "The longest wait for a delivery was 7.00 s: for 6.00 s of it no rule held it back"
+    )
     assert said[1].startswith("It waited 1.00 s, from 00:00:03.000 until 00:00:04.000: a had no permits left")
     assert "That was a part of 7.00 s; of the rest, no rule held it for 6.00 s" in said[1]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_audit_and_explanation_name_the_same_holder(name: str) -> None:
-    record, audit = known(name)
+    _, audit = known(name)
     checked = 0
     for wait in audit.sampled_waits:
         if wait.first_position is None or wait.reason in (None, "no_read") or wait.holder is None:

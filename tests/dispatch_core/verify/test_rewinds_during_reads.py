@@ -4,7 +4,7 @@ A read completes on a thread of the managed ledger, which moves the read positio
 dispatcher takes its entries (OpReadEntry.updateReadPosition). Between the two a rewind and its line may come.
 
 - ``4.2.4/soak-5164-exclusive-quiet`` (tests/data/races): the rewind of line 113 shows the position behind the read of 107.
-- ``4.2.4/soak-5137-failover-ring-racing``: two reads are in flight when a consumer leaves at 41, and the second has moved it.
+- ``4.2.4/soak-5137-failover-ring-racing``: two reads are in flight when a consumer leaves at 41; the second has moved it.
 """
 
 from __future__ import annotations
