@@ -86,8 +86,8 @@ def test_a_moment_may_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "08:20:18.69" in capsys.readouterr().err
 
 
-def test_exactly_one_subject_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    for whom in ([], ["--key", "a", "--consumer", "b"]):
+def test_two_subjects_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for whom in (["--key", "a", "--consumer", "b"], ["--position", "3:7", "--key", "a"]):
         with pytest.raises(SystemExit) as raised:
             main(["explain", str(SAMPLES / DRAIN), *whom])
         assert raised.value.code == 2
