@@ -302,8 +302,12 @@ class PositionsDriver(CursorDriver):
         return None if by_ack is None else Begun(by_ack.seq)
 
     def _behind(self, read_done: Line) -> list[int]:
-        """Return the positions behind the entries of a normal read, ascending; the last is where the whole read ends."""
-        ends = sorted(entry + 1 for entry in read_done.inputs["positions"] if entry >= 0)
+        """Return the positions behind the entries of a normal read, ascending; the last is where the whole read ends.
+
+        Where acknowledged entries follow an entry, the position behind it may be in front of the next one that was read.
+        """
+        entries = sorted(entry for entry in read_done.inputs["positions"] if entry >= 0)
+        ends = sorted({*(entry + 1 for entry in entries), *entries[1:]})
         if ends and len(read_done.inputs["positions"]) < self._read_size():
             ends.append(int(first_left(self._cursor, ends[-1])))
         return ends
