@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Read, Round
 from dispatch_core.broker.profiles import OrderingRule, Profile
-from dispatch_core.broker.state import CLOSED
+from dispatch_core.broker.state import CLOSED, MAX_UNACKED_CONSUMER
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
@@ -31,7 +31,7 @@ from dispatch_core.verify.trace.limits_in_force import (
     REASON_OF_RATE,
     DeliverTimes,
 )
-from dispatch_core.verify.trace.races import Difference, Outcome
+from dispatch_core.verify.trace.races import Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
@@ -209,6 +209,24 @@ class MultipleConsumersVerifier(ShownStateDriver):
         """See ``CursorDriver``. Acks that have begun to take effect are tested against the limit before."""
         self._finish_acks()
         self.core.limit_unacked(self._limits.unacked())
+        self._open_limit_ends()
+
+    def _open_limit_ends(self) -> None:
+        """Open a fact for each consumer that the last acks would have unblocked under the limit that is in force now.
+
+        A recorder asks for policies once a second, so a policy may have reached the dispatcher some time before its line.
+        """
+        limit = int(self.core.state.s[MAX_UNACKED_CONSUMER])
+        for consumer in self.core.connected():
+            if self.core.is_blocked(consumer) and 2 * self.core.unacked(consumer) <= limit:
+                what = "the end of a policy's limit of unacknowledged messages"
+                self._facts.append(Command(self._line.seq, consumer, what, limit_ended=True))
+
+    def apply_fact(self, fact: Command) -> None:
+        """See ``RacingDriver``."""
+        super().apply_fact(fact)
+        if fact.limit_ended and fact.connection in self.core.connected():
+            self.core.unblock(fact.connection)
 
     def _attempt_lines(self, window: Window, *, including: bool) -> Recorded:
         recorded = Recorded()

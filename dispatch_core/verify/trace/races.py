@@ -50,6 +50,9 @@ class Command:
     uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
     held_from: int | None = None  # an open fact: the connection's consumer joined at this read position
     total_by: int = 0  # an open fact: the dispatcher's total permits differ by so many
+    limit_ended: bool = (
+        False  # an open fact: a policy's limit had ended before an ack of the consumer, which unblocked it
+    )
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
@@ -61,7 +64,7 @@ class Command:
     @property
     def is_fact(self) -> bool:
         """True for an open fact, false for a command."""
-        return self.held_from is not None or self.total_by != 0
+        return self.held_from is not None or self.total_by != 0 or self.limit_ended
 
 
 @dataclass(slots=True)

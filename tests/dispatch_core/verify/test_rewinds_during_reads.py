@@ -41,3 +41,11 @@ def test_a_rewind_to_another_position_diverges(tmp_path: Path, shown: str) -> No
     line["read_position"] = shown
     result = t.verified(t.copy_with(recording, trace, tmp_path))
     assert REWOUND in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
+
+
+def test_a_read_may_show_its_position_in_front_of_its_next_part() -> None:
+    """In ``soak-5261-second-classic-ch-racing`` a read of 128:11, 128:13 and 128:15 goes around acknowledged entries."""
+    result = t.verified(RACES / "soak-5261-second-classic-ch-racing")
+    assert result.tally.total("divergent") == 0
+    (found,) = [finding for finding in result.tally.findings if finding.seq == 144]
+    assert (found.decision_class, found.status, found.recorded) == ("position", "uncertain", "behind 128:14")
