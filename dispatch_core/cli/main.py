@@ -17,6 +17,7 @@ from typing import Final
 
 from dispatch_core import __version__
 from dispatch_core.cli import COULD_NOT_JUDGE
+from dispatch_core.cli.completion import complete
 from dispatch_core.cli.log_lines import OUTPUT, run_command, write_line
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.extras import require_spark
@@ -67,6 +68,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.record_messages",
         "record the message log of topics by reading them",
     ),
+    "completion": ("dispatch_core.cli.completion", "print what makes a shell complete commands and options"),
     "pipeline": (
         "dispatch_expectations.pipeline_command",
         "run all stages (pull, ingest, replay, validate) without Airflow",
@@ -78,6 +80,7 @@ NEED_SPARK: Final = ("pipeline",)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dispatch-audit``; returns the exit code."""
+    complete(_parser)
     return run_command(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 
