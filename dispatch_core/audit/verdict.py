@@ -42,7 +42,9 @@ from dispatch_core.audit.catalogue import (
     PROMISES,
     SEVERITIES,
 )
+from dispatch_core.audit.root_causes import NO_NAMES, by_root_cause
 from dispatch_core.audit.sentences.lists import counts_by_name
+from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.tables import SHARED_WITHOUT_TRACE
 
 PASS: Final = "PASS"  # noqa: S105 - a verdict, not a password
@@ -175,6 +177,8 @@ NOTHING_QUARANTINED: Final = Quarantined()
 class PromiseVerdict:
     """The verdict on one promise. ``findings`` break it or leave it open, ``tolerated`` ones do not.
 
+    ``top_findings``: a sentence for each of the worst root causes (``root_causes``), which are ``top_count`` findings.
+
     ``assumes``: behaviours that the policy rules out, and that would explain what breaks the promise.
     """
 
@@ -184,9 +188,14 @@ class PromiseVerdict:
     tolerated: int
     reason: str
     top_findings: tuple[str, ...]
+    top_count: int = 0
     assumes: tuple[str, ...] = ()
 
 
+_COLUMNS: Final = (
+    *("incarnation", "kind", "severity", "key", "positions", "consumers", "t_us"),
+    *("cause", "reason", "uncertain", "explanation"),
+)
 #: From so many findings on, the tolerated ones are counted without making objects of them.
 _MANY: Final = 10_000
 
@@ -200,18 +209,18 @@ def verdicts(
     recorded: bool = True,
     quarantined: Quarantined = NOTHING_QUARANTINED,
     assumptions: Assumptions | None = None,
+    names: ConsumerNames = NO_NAMES,
 ) -> list[PromiseVerdict]:
     """Judge the promises by the anomalies of one dispatcher: all of them, or those in ``AUDITED_PROMISES`` if the rules were
     not replayed (``seen`` is ``None``).
 
     ``recorded``: its log has events at all. ``quarantined``: rows of its files that were lost. They break input quality, and
     they may hide entries that were never sent. ``assumptions``: what is ruled out for this log; by default what is ruled
-    out for a log that does not say what it records.
+    out for a log that does not say what it records. ``names``: of consumers, for sentences.
     """
     passed: Counter[str] = Counter()
     if isinstance(anomalies, pa.Table):
-        names = ["kind", "severity", "key", "cause", "reason", "uncertain", "explanation"]
-        anomalies = anomalies.select(names)
+        anomalies = anomalies.select(_COLUMNS)
         if anomalies.num_rows > _MANY:
             passed, anomalies = _tolerated_at_once(anomalies, policy)
         anomalies = anomalies.to_pylist()
@@ -219,7 +228,18 @@ def verdicts(
     promises = AUDITED_PROMISES if seen is None else PROMISES
     known = Assumptions(subscription_type) if assumptions is None else assumptions
     return [
-        _judge(promise, rows, passed, policy, subscription_type, seen, quarantined, known, recorded=recorded)
+        _judge(
+            promise,
+            rows,
+            passed,
+            policy,
+            subscription_type,
+            seen,
+            quarantined,
+            known,
+            names,
+            recorded=recorded,
+        )
         for promise in promises
     ]
 
@@ -262,6 +282,7 @@ def _judge(
     seen: Seen | None,
     quarantined: Quarantined,
     assumptions: Assumptions,
+    names: ConsumerNames,
     *,
     recorded: bool,
 ) -> PromiseVerdict:
@@ -312,14 +333,15 @@ def _judge(
         verdict, reason = PASS, _all_well(promise, tolerated, subscription_type, seen)
     if assumes:
         reason += f"; assumed absent: {', '.join(assumes)}"
-    telling = _most_telling_first(telling)
+    causes = by_root_cause(_most_telling_first(telling))[: policy.top]
     return PromiseVerdict(
         promise=promise,
         verdict=verdict,
         findings=sum(certain.values()) + sum(uncertain.values()) + sum(touching.values()),
         tolerated=sum(tolerated.values()),
         reason=reason,
-        top_findings=tuple(row["explanation"] for row in telling[: policy.top]),
+        top_findings=tuple(cause.sentence(names) for cause in causes),
+        top_count=sum(len(cause.rows) for cause in causes),
         assumes=tuple(assumes),
     )
 

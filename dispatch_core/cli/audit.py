@@ -23,6 +23,7 @@ from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.sentences.moments import extent
+from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.audit.sentences.names import shown as shown_name
 from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
@@ -272,6 +273,8 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
                 recorded=recorded,
                 quarantined=lost,
                 assumptions=assumptions,
+                # Each load of the topic numbers its consumers anew.
+                names=ConsumerNames(_names(log) if shown and len(logs) == 1 else {}),
             )
         problem, warnings = _rules(log)
         yield _Judged(
@@ -466,9 +469,11 @@ def _for_people(
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
         findings = [text for promise in result.promises for text in promise.top_findings][:top]
         rows += [f"    - {text}" for text in findings]
-        open_findings = sum(promise.findings for promise in result.promises)
-        if findings and open_findings > len(findings):
-            rows.append(f"    … and {open_findings - len(findings)} more: --json lists all")
+        more = sum(promise.findings - promise.top_count for promise in result.promises)
+        if findings and more > 0:
+            rows.append(f"    … and {more} more: --json lists all")
+        elif findings and len(findings) < sum(promise.findings for promise in result.promises):
+            rows.append("    --json lists every finding")
     return "\n".join(rows) + "\n"
 
 
