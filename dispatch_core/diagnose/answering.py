@@ -14,10 +14,12 @@ from dispatch_core.diagnose.facts import Consumer
 from dispatch_core.diagnose.history import History
 
 #: How much an answer explains: all that waits, a part of it, or nothing that asks for a cure. Certain ones come first among
-#: those that explain as much; ``FLOWS`` lies below certain parts and above possible ones.
+#: those that explain as much; ``FLOWS`` lies below parts that are certain or last, and above other possible ones.
 WHOLE: Final = 4.0
 PART: Final = 2.0
 FLOWS: Final = 2.5
+#: A part that lasts while others get their messages.
+LASTING_PART: Final = 2.8
 REST: Final = 1.0
 CERTAIN: Final = 0.75
 

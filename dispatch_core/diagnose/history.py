@@ -102,6 +102,28 @@ class History:
         )
         return known and bool(now.moved_us) and (now.taken_us or 0) - now.moved_us >= QUIET_US
 
+    def rests(self, consumer: Consumer) -> bool:
+        """True if a consumer's own state is settled: it was sent nothing and granted nothing, whatever others were."""
+        if self.settled:
+            return True
+        elapsed = self.elapsed_us
+        before = self.before(consumer)
+        if elapsed is None or elapsed < SETTLED_US or len(before) < len(self.moments) - 1:
+            return False
+        return consumer.sent is not None and {_state(other) for other in before} == {_state(consumer)}
+
+    def idles(self, consumer: Consumer) -> bool:
+        """True if a consumer rests, or by its own times got nothing for ``SETTLED_US``: likely, but no proof."""
+        taken_us = self.now.taken_us
+        return self.rests(consumer) or (
+            taken_us is not None and bool(consumer.moved_us) and taken_us - consumer.moved_us >= SETTLED_US
+        )
+
+    def lasts(self, holds: Callable[[Subscription], bool]) -> bool:
+        """True if something holds at all moments, which span at least ``SETTLED_US``."""
+        elapsed = self.elapsed_us
+        return elapsed is not None and elapsed >= SETTLED_US and self.count(holds) == len(self.moments)
+
     @property
     def unsettled_because(self) -> str:
         """The next step that would make it settled, as a part of a sentence."""
@@ -147,6 +169,10 @@ class History:
             for consumer in self.now.consumers
             if _identity(consumer) in first
         ]
+
+
+def _state(consumer: Consumer) -> tuple[int | None, int | None, bool | None]:
+    return consumer.sent, consumer.permits, consumer.blocked
 
 
 def _identity(consumer: Consumer) -> tuple[str, str, int]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.broker.profiles import resolve
-from dispatch_core.diagnose.answering import PART, WHOLE, answer, most_first, named, of_consumer
+from dispatch_core.diagnose.answering import LASTING_PART, PART, WHOLE, answer, most_first, named, of_consumer
 from dispatch_core.diagnose.answers import Answer, Evidence
 from dispatch_core.diagnose.facts import Consumer, Draining, Subscription
 from dispatch_core.diagnose.history import History
@@ -149,20 +149,18 @@ def recently_joined(history: History) -> list[Answer]:
     others_may = all(consumer.may_get for consumer in now.consumers if consumer not in consumers)
     same = history.count(lambda moment: bool(set(now.recently_joined) & set(moment.recently_joined)))
     known = now.cursor is not None and now.cursor.mark_delete is not None
+    rest = all(map(history.rests, consumers))
     certain = (
-        history.settled
-        and (known or same > 1)
-        and others_may
-        and not now.unread
-        and any(c.may_get for c in consumers)
+        rest and (known or same > 1) and others_may and not now.unread and any(c.may_get for c in consumers)
     )
+    lasts = all(map(history.idles, consumers)) and same == len(history.moments)
     rule = "last_sent_position" if now.has_last_sent else "recently_joined"
     return [
         answer(
             history,
             rule,
             certain=certain,
-            rank=PART + 0.3,
+            rank=LASTING_PART if lasts and not certain else PART + 0.3,
             waiting=now.in_replay if now.in_replay is not None else now.waiting,
             holders=holders,
             held_for=most_first(consumers),
@@ -222,7 +220,7 @@ def uncovered(history: History) -> list[Answer]:
             and bool(now.in_replay)
             and now.complete
             and not now.delayed,
-            rank=PART + 0.1,
+            rank=LASTING_PART if history.lasts(_has_work_in_hole) and not history.settled else PART + 0.1,
             waiting=now.in_replay if now.in_replay is not None else now.waiting,
             evidence=[
                 Evidence("keySharedMode", now.mode),
@@ -233,6 +231,10 @@ def uncovered(history: History) -> list[Answer]:
             commands=(_AGAIN,),
         )
     ]
+
+
+def _has_work_in_hole(moment: Subscription) -> bool:
+    return bool(moment.in_replay) and _has_hole(moment)
 
 
 def _has_hole(moment: Subscription) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatch_core.audit.sentences.lists import counted
-from dispatch_core.diagnose.answering import PART, WHOLE, answer, most_first, of_consumer
+from dispatch_core.diagnose.answering import LASTING_PART, PART, WHOLE, answer, most_first, of_consumer
 from dispatch_core.diagnose.answers import Answer, Evidence
 from dispatch_core.diagnose.facts import Consumer, Subscription
 from dispatch_core.diagnose.history import History
@@ -103,17 +103,29 @@ def _some_may_not_get(history: History, *, alone: bool) -> list[Answer]:
     if not consumers or now.in_replay == 0 or not now.waiting or now.waiting <= now.delayed:
         return []
     sure = history.settled and alone and bool(now.in_replay) and not now.delayed and now.complete
-    return _without(history, consumers, whole=False, waiting=now.in_replay, sure=sure)
+    lasts = all(map(history.idles, consumers)) and history.count(_replays) == len(history.moments)
+    return _without(history, consumers, whole=False, waiting=now.in_replay, sure=sure, lasts=lasts)
+
+
+def _replays(moment: Subscription) -> bool:
+    return bool(moment.in_replay)
 
 
 def _without(
-    history: History, consumers: Sequence[Consumer], *, whole: bool, waiting: int | None, sure: bool
+    history: History,
+    consumers: Sequence[Consumer],
+    *,
+    whole: bool,
+    waiting: int | None,
+    sure: bool,
+    lasts: bool = False,
 ) -> list[Answer]:
     """Answers for consumers without permits, and for those at their limit of unacknowledged messages."""
     now = history.now
     blocked = most_first(consumer for consumer in consumers if consumer.blocked)
     empty = most_first(consumer for consumer in consumers if not consumer.blocked)
-    rank = WHOLE if whole and not (history.flows and not sure) else PART
+    part = LASTING_PART if lasts and not sure else PART
+    rank = WHOLE if whole and not (history.flows and not sure) else part
     found = []
     if blocked:
         limit = history.settings.get("maxUnackedMessagesPerConsumer")
@@ -180,12 +192,14 @@ def _delayed(history: History) -> list[Answer]:
     if not now.delayed:
         return []
     rest = (now.waiting or 0) - now.delayed
+    # Messages in batches are more than their entries.
+    exact = not now.pending or (now.unread == 0 and now.in_replay == 0)
     whole = rest <= 0 or (now.backlog is not None and now.backlog - now.pending - now.delayed <= 0)
     return [
         answer(
             history,
             "delayed_delivery",
-            certain=whole and not history.progress,
+            certain=whole and exact and not history.progress,
             rank=WHOLE if whole else REST_DELAYED,
             waiting=now.delayed,
             said=f"{counted(now.delayed, 'message is', 'messages are')} not due yet: the producer set a time of delivery",

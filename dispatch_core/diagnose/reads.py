@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from dispatch_core.audit.waits.no_read import CLASSES, LOST_READ, NO_ATTEMPT, READ_AT_TAIL
-from dispatch_core.diagnose.answering import PART, WHOLE, answer
+from dispatch_core.diagnose.answering import FLOWS, PART, WHOLE, answer
 from dispatch_core.diagnose.answers import Answer, Evidence
 from dispatch_core.diagnose.facts import Cursor, Subscription
 from dispatch_core.diagnose.history import History
@@ -67,7 +67,7 @@ def stalls(history: History, *, explained: bool) -> list[Answer]:
             history,
             RULE,
             certain=certain,
-            rank=(WHOLE if lasting and not explained else PART) - (0.5 if history.flows else 0.0),
+            rank=_rank(history, kind, lasting=lasting, explained=explained),
             waiting=waiting,
             reads=_NOT_NOTIFIED if kind == NOT_NOTIFIED else CLASSES[kind],
             evidence=_flags(history, now.cursor),
@@ -77,6 +77,15 @@ def stalls(history: History, *, explained: bool) -> list[Answer]:
             commands=_COMMANDS,
         )
     ]
+
+
+def _rank(history: History, kind: str, *, lasting: bool, explained: bool) -> float:
+    """Rank a stall. Messages that were sent in the last minute speak less against a lost read than against the others."""
+    if lasting and not explained:
+        return WHOLE
+    if history.flows:
+        return FLOWS + 0.1 if kind == LOST_READ else PART - 0.5
+    return PART
 
 
 def _decided(history: History, kind: str, *, lasting: bool) -> str:

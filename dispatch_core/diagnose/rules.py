@@ -21,7 +21,16 @@ from dataclasses import replace
 
 from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.diagnose import multiple_consumers, single_active
-from dispatch_core.diagnose.answering import FLOWS, PART, REST, WHOLE, answer, most_first, of_consumer
+from dispatch_core.diagnose.answering import (
+    CERTAIN,
+    FLOWS,
+    PART,
+    REST,
+    WHOLE,
+    answer,
+    most_first,
+    of_consumer,
+)
 from dispatch_core.diagnose.answers import (
     CATCHING_UP,
     NOTHING_WAITS,
@@ -147,7 +156,7 @@ def _flows(history: History) -> list[Answer]:
             history,
             CATCHING_UP,
             certain=bool(seen),
-            rank=FLOWS,
+            rank=FLOWS - (CERTAIN if seen else 0.0),
             waiting=now.waiting,
             said="messages are being sent: the backlog shrinks or grows by what the consumers take and the producers send",
             evidence=[

@@ -16,19 +16,18 @@ ALSO_TRUE = {
     "key-shared-look-ahead": {"no_permits"},
     "key-shared-look-ahead-draining": {"draining_hash"},
 }
+#: In these the other consumers get their messages.
+BUSY = "-busy"
 
 
 def moments(release: str, name: str, number: int) -> str:
     return as_text(lines_of(release, name)[-number:])
 
 
-def without_time(release: str, name: str) -> str:
-    """The last ``topics stats`` alone, as an operator has it after one command."""
-    return json.dumps(lines_of(release, name)[-1]["stats"])
-
-
 def wrong_certain(found: list[Answer], name: str, truth: dict[str, str]) -> list[str]:
     allowed = {truth["reason"], *ALSO_TRUE.get(name, ())}
+    if name.endswith(BUSY):
+        allowed.add("catching_up")
     return [f"{name}: {answer.rule}" for answer in found if answer.certain and answer.rule not in allowed]
 
 
@@ -58,18 +57,27 @@ def test_statistics_quoted_in_an_issue_give_the_right_answer_first(name: str) ->
     assert wrong_certain(found, name, truth) == []
 
 
-@pytest.mark.parametrize(("form", "least"), [("one moment", 0.95), ("stats without time", 0.75)])
-def test_less_is_still_mostly_right_and_never_wrongly_certain(form: str, least: float) -> None:
+#: What there may be of one moment, and how often the first answer is right at least.
+LESS = {"one moment": 0.95, "both documents without time": 0.88, "topics stats alone": 0.8}
+
+
+@pytest.mark.parametrize("form", LESS)
+def test_less_is_still_mostly_right_and_never_wrongly_certain(form: str) -> None:
     right = 0
     wrong: list[str] = []
     for release, name in MADE:
-        text = moments(release, name, 1) if form == "one moment" else without_time(release, name)
+        last = lines_of(release, name)[-1]
+        text = {
+            "one moment": moments(release, name, 1),
+            "both documents without time": f"{json.dumps(last['stats'])}\n{json.dumps(last['internal'])}",
+            "topics stats alone": json.dumps(last["stats"]),
+        }[form]
         found = answers(text, broker_version=release)
         truth = states(release)[name]
         right += is_right(found[0], truth)
         wrong += wrong_certain(found, name, truth)
     assert wrong == []
-    assert right / len(MADE) >= least
+    assert right / len(MADE) >= LESS[form]
 
 
 def test_most_answers_from_two_moments_are_certain() -> None:

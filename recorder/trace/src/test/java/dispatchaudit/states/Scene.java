@@ -11,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.broker.service.Dispatcher;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
 import org.apache.pulsar.client.admin.PulsarAdmin;
+import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.KeySharedPolicy;
@@ -92,6 +93,36 @@ final class Scene implements AutoCloseable {
             sent.add(producer.newMessage().key("key-" + number % keys).value("value-" + number).sendAsync());
         }
         CompletableFuture.allOf(sent.toArray(CompletableFuture[]::new)).get(60, TimeUnit.SECONDS);
+    }
+
+    /** Publish batches of so many messages each. */
+    void publishBatches(int batches, int messages) throws Exception {
+        try (Producer<String> batching = client.newProducer(Schema.STRING).topic(topic).enableBatching(true)
+                .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxMessages(messages)
+                .batchingMaxPublishDelay(1, TimeUnit.SECONDS).create()) {
+            List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+            for (int number = 0; number < batches * messages; number++) {
+                sent.add(batching.newMessage().key("key-" + number / messages).value("value-" + number).sendAsync());
+            }
+            batching.flush();
+            CompletableFuture.allOf(sent.toArray(CompletableFuture[]::new)).get(60, TimeUnit.SECONDS);
+        }
+    }
+
+    /** Publish until the end, one message after each pause. */
+    void keepPublishing(int keys, int pauseMs) {
+        Thread publisher = new Thread(() -> {
+            for (int number = 0; !ends; number++) {
+                try {
+                    producer.newMessage().key("key-" + number % keys).value("value-" + number).send();
+                    Thread.sleep(pauseMs);
+                } catch (Exception closed) {
+                    return; // the scene has ended
+                }
+            }
+        });
+        publisher.setDaemon(true);
+        publisher.start();
     }
 
     void publishDelayed(int messages, int hours) throws Exception {

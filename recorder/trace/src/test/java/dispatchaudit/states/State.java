@@ -45,6 +45,7 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
         shared(all);
         withDrainingHashes(all, release);
         recentlyJoined(all);
+        busy(all);
         singleActive(all);
         return all;
     }
@@ -135,6 +136,58 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
         }));
     }
 
+    /** Others get their messages meanwhile, and the producer goes on. */
+    private static void busy(List<State> all) {
+        SubscriptionType type = SubscriptionType.Key_Shared;
+        all.add(new State("key-shared-one-without-permits-busy", type, Map.of(), "no_permits", "c1", scene -> {
+            scene.join("c1", 5);
+            scene.join("c2", 200);
+            scene.work("c2", 0);
+            scene.keepPublishing(40, 10);
+            scene.pause(1000);
+        }));
+        all.add(new State("key-shared-uncovered-range-busy", type, Map.of(), "uncovered_range", null, scene -> {
+            scene.joinSticky("c1", 200, Range.of(0, 20_000));
+            scene.joinSticky("c2", 200, Range.of(40_000, 65_535));
+            scene.work("c1", 0);
+            scene.work("c2", 0);
+            scene.keepPublishing(60, 10);
+            scene.pause(1000);
+        }));
+        all.add(new State("key-shared-classic-recently-joined-busy", type, CLASSIC, "recently_joined", "c1", scene -> {
+            scene.join("c1", 2000);
+            scene.publish(40, 40);
+            scene.receive("c1", 40);
+            scene.join("c2", 200);
+            scene.keepPublishing(40, 10);
+            scene.pause(1000);
+        }));
+        all.add(new State("shared-busy", SubscriptionType.Shared, Map.of(), "catching_up", null, scene -> {
+            scene.join("c1", 10);
+            scene.work("c1", 15);
+            scene.publish(200, 20);
+            scene.keepPublishing(20, 10);
+        }));
+        all.add(new State("shared-batches-no-permits", SubscriptionType.Shared, Map.of(), "no_permits", "c1", scene -> {
+            scene.join("c1", 5);
+            scene.publishBatches(10, 8);
+        }));
+        all.add(new State("shared-batches-unacknowledged", SubscriptionType.Shared, Map.of(), "unacknowledged", "c1", scene -> {
+            scene.join("c1", 500);
+            scene.publishBatches(10, 8);
+            scene.receive("c1", 80);
+            scene.acknowledge("c1", 3);
+        }));
+        all.add(new State("key-shared-batches-draining", type, Map.of(), "draining_hash", "c1", scene -> {
+            scene.join("c1", 500);
+            scene.publishBatches(30, 4);
+            scene.receive("c1", 120);
+            scene.join("c2", 500);
+            scene.work("c2", 0);
+            scene.publishBatches(30, 4);
+        }));
+    }
+
     private static void keyShared(List<State> all, String prefix, Map<String, Object> base) {
         SubscriptionType type = SubscriptionType.Key_Shared;
         all.add(new State(prefix + "-one-without-permits", type, base, "no_permits", "c1", scene -> {
@@ -187,6 +240,15 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
             scene.join("c2", 200);
             scene.work("c2", 0);
             scene.publish(600, 40);
+        }));
+        all.add(new State("key-shared-draining-busy", type, Map.of(), "draining_hash", "c1", scene -> {
+            scene.join("c1", 200);
+            scene.publish(40, 40);
+            scene.receive("c1", 40);
+            scene.join("c2", 400);
+            scene.work("c2", 0);
+            scene.keepPublishing(40, 10);
+            scene.pause(1000);
         }));
         if (release.equals("4.0.0")) { // #24736
             all.add(new State("key-shared-counted-twice", type, Map.of(), "draining_hash", "c1", scene -> {
