@@ -69,7 +69,9 @@ class KnownIssue:
         """The releases that mend it, or that none does."""
         if self.kind == "limit":
             return "works as documented"
-        return ", ".join(map(text_of, self.mended_in)) or "no release yet"
+        known = known_releases()
+        texts = [text_of(version) + ("" if version in known else " (next)") for version in self.mended_in]
+        return ", ".join(texts) or "none known here"
 
     @property
     def affected_text(self) -> str:
@@ -178,7 +180,7 @@ _HEAD: Final = """# Known issues: stalls, leaks and limits of the dispatchers
 
 [`dispatch-audit diagnose`](diagnose.md) names the issues that look like what the statistics show and that are in the
 release. "Releases" are those whose rules this project knows ([settings.md](settings.md)); earlier ones may have an issue,
-too."""
+too. "(next)": mended on that line after its newest release that is known here."""
 
 
 def _title(issue: KnownIssue) -> str:

@@ -37,6 +37,13 @@ def test_people_get_the_answer_the_holder_and_the_next_command(capsys: pytest.Ca
     assert "next     pulsar-admin brokers get-runtime-config" in text
 
 
+def test_the_example_in_the_documentation_is_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (DATA.parents[1] / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    example = next(block for block in page.split("```") if block.startswith("\npersistent://"))
+    main(["diagnose", str(STATISTICS / "4.2.4" / "key-shared-draining.jsonl")])
+    assert capsys.readouterr().out.split() == example.split()
+
+
 def test_json_has_a_stable_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "--json", str(LOOK_AHEAD)]) == 1
     first, *_, end = objects(capsys)

@@ -45,6 +45,8 @@ final class KnownStates {
     }
 
     public static void main(String[] words) throws Exception {
+        java.io.PrintStream answers = System.out;
+        System.setOut(System.err); // the broker logs to it
         Path folder = Path.of(words[0]).toAbsolutePath();
         String release = PulsarVersion.getVersion();
         Path out = Files.createDirectories(Path.of(words[1]).toAbsolutePath().resolve(release));
@@ -60,11 +62,11 @@ final class KnownStates {
                     try {
                         Files.write(out.resolve(state.name() + ".jsonl"), states.moments(state, release));
                         truths.set(state.name(), state.truth());
-                        System.out.println("made " + release + " " + state.name());
+                        answers.println("made " + release + " " + state.name());
                     } catch (Exception failure) { // the other states can still be made
                         failed++;
                         failure.printStackTrace();
-                        System.out.println("failed " + release + " " + state.name() + ": " + failure);
+                        answers.println("failed " + release + " " + state.name() + ": " + failure);
                     }
                 }
             }
