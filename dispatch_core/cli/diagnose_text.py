@@ -56,13 +56,17 @@ def _answer(number: int, answer: Answer, taken_us: int | None) -> Iterator[str]:
         yield f"     shown by {'; '.join(map(_evidence, answer.evidence))}"
     if answer.decided_by:
         yield f"     decided by {answer.decided_by}"
-    for identifier in answer.issues:
+    yield from _issues(answer.issues)
+    for command in answer.commands:
+        yield f"     next     {command}"
+
+
+def _issues(identifiers: Sequence[str]) -> Iterator[str]:
+    for identifier in identifiers:
         issue = issue_of(identifier)
         mended = "" if issue.kind == "limit" else f" (mended in: {issue.mended_text})"
         yield f"     known    {identifier} {issue.title}{mended}: {issue.links[0]}"
         yield f"              {issue.cure}"
-    for command in answer.commands:
-        yield f"     next     {command}"
 
 
 def _holder(consumer: Consumer) -> str:
@@ -127,6 +131,7 @@ def _blocker(number: int, blocker: Blocker, at_us: int) -> Iterator[str]:
     if blocker.held_for and list(blocker.held_for) != [blocker.holder]:
         yield f"     for      {listed(blocker.held_for)}"
     yield f"     since    {date_and_clock(blocker.since_us)} UTC, {duration(max(at_us - blocker.since_us, 0))} before"
+    yield from _issues(blocker.issues)
     if blocker.positions:
         yield f"     oldest   {', '.join(blocker.positions)}"
         yield f"     next     dispatch-audit explain PATH --position {blocker.positions[0]}"

@@ -30,6 +30,8 @@ _TIME: Final = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})[T_](\d{2})[:-]?(\d{2})[:-]
 _OPENS: Final = re.compile(r"^[ \t]*\{", re.MULTILINE)
 #: Milliseconds since the epoch that are times: 2001 to 2100.
 _MS: Final = (1_000_000_000_000, 4_102_444_800_000)
+#: Long lists that hold no times.
+_WITHOUT_TIMES: Final = ("keyHashRangeArrays", "keyHashRanges", "drainingHashes")
 _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^\s\"'/]+/[^\s\"'/]+/[^\s\"']+")
 #: Names of brackets that are open when a document breaks off, and what closes them.
 _CLOSES: Final = {"{": "}", "[": "]"}
@@ -146,24 +148,27 @@ def moments_of(documents: Iterable[Statistics]) -> list[Moment]:
 
 
 def _moments(topic: str | None, documents: list[Statistics]) -> list[Moment]:
+    latest = {id(document): latest_us(document.fields) for document in documents}
+
+    def order(document: Statistics) -> tuple[int, int]:
+        found_us = latest[id(document)]
+        return (found_us if document.taken_us is None else document.taken_us), found_us
+
     pairs: list[dict[str, Statistics]] = []
     for kind in (STATS, INTERNAL):
         # A shell's glob gives all files of one kind first, so that the nth of a kind belongs to the nth of the other.
-        for at, document in enumerate(sorted((d for d in documents if d.kind == kind), key=_order)):
+        for at, document in enumerate(sorted((d for d in documents if d.kind == kind), key=order)):
             if at == len(pairs):
                 pairs.append({})
             pairs[at][kind] = document
     moments = []
     for pair in pairs:
         times = [document.taken_us for document in pair.values() if document.taken_us is not None]
-        latest = max(latest_us(document.fields) for document in pair.values())
-        moments.append(Moment(topic, min(times, default=None), latest, pair.get(STATS), pair.get(INTERNAL)))
+        not_before_us = max(latest[id(document)] for document in pair.values())
+        moments.append(
+            Moment(topic, min(times, default=None), not_before_us, pair.get(STATS), pair.get(INTERNAL))
+        )
     return moments
-
-
-def _order(document: Statistics) -> tuple[int, int]:
-    latest = latest_us(document.fields)
-    return (latest if document.taken_us is None else document.taken_us), latest
 
 
 def latest_us(value: Any) -> int:
@@ -177,6 +182,8 @@ def latest_us(value: Any) -> int:
         return max(map(latest_us, value), default=0)
     if isinstance(value, dict):
         for name, part in value.items():
+            if name in _WITHOUT_TIMES:
+                continue
             if isinstance(part, (dict, list)):
                 latest = max(latest, latest_us(part))
             elif name.endswith(("Timestamp", "TimeStamp")) and type(part) is int and _MS[0] < part < _MS[1]:

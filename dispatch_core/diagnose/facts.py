@@ -86,10 +86,6 @@ class Consumer:
         """The latest time at which its permits or its unacknowledged messages changed, as far as the document says."""
         return max(self.sent_us, self.acked_us, self.flow_us, self.connected_us)
 
-    def owns(self, sticky_hash: int) -> bool:
-        """True if a hash lies in its ranges."""
-        return any(start <= sticky_hash <= end for start, end in self.ranges or ())
-
 
 @dataclass(frozen=True, slots=True)
 class Cursor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from dispatch_core.audit.sentences.lists import counted
@@ -38,18 +38,36 @@ class _Drains:
         return any(drain.attempts for drain in self.hashes)
 
 
+class _Owners:
+    """The owner of each hash, by the ranges of all consumers."""
+
+    def __init__(self, consumers: Sequence[Consumer]) -> None:
+        pairs = sorted(
+            (start, end, at) for at, consumer in enumerate(consumers) for start, end in consumer.ranges or ()
+        )
+        self._consumers = consumers
+        self._starts = [start for start, _, _ in pairs]
+        self._pairs = pairs
+
+    def of(self, sticky_hash: int) -> Consumer | None:
+        """The owner of a hash; ``None`` = nobody's range covers it."""
+        at = bisect_right(self._starts, sticky_hash) - 1
+        if at < 0 or self._pairs[at][1] < sticky_hash:
+            return None
+        return self._consumers[self._pairs[at][2]]
+
+
 def _drains(moment: Subscription) -> list[_Drains]:
     found = []
+    owners_of = _Owners(moment.consumers)
     for holder in moment.consumers:
         # Before #24736 a hash that came back to its owner stays listed, and holds nothing.
-        foreign = tuple(drain for drain in holder.draining if not holder.owns(drain.hash))
+        owner_of = {drain.hash: owners_of.of(drain.hash) for drain in holder.draining}
+        foreign = tuple(drain for drain in holder.draining if owner_of[drain.hash] is not holder)
         if not foreign:
             continue
-        owners = [
-            consumer
-            for consumer in moment.consumers
-            if consumer is not holder and any(consumer.owns(drain.hash) for drain in foreign)
-        ]
+        # Consumers are compared by identity: two may be equal in all that the statistics show.
+        owners = list({id(c): c for drain in foreign if (c := owner_of[drain.hash]) is not None}.values())
         entries = sum(drain.unacked for drain in foreign)
         twice = holder.unacked is not None and entries > max(holder.unacked, 0)
         found.append(_Drains(holder, foreign, tuple(owners), twice))
@@ -62,9 +80,10 @@ def draining(history: History) -> list[Answer]:
     if now.in_replay == 0:
         return []  # what is refused is in the replay set
     answers = []
-    for drains in _drains(now)[:3]:
+    at_moments = [_drains(moment) for moment in history.moments]
+    for drains in at_moments[-1][:3]:
         holder, refused = drains.holder, [drain for drain in drains.hashes if drain.attempts]
-        same = history.count(partial(_same_hash_drains, now=drains))
+        same = _moments_with(drains, at_moments)
         # Nobody but the holder gets messages of a hash while it drains, so a refused one still waits.
         certain = drains.attempted and bool(now.in_replay) and (bool(drains.waiting_for) or same > 1)
         twice = drains.counted_twice and (history.settled or same > 1)
@@ -109,12 +128,18 @@ def draining(history: History) -> list[Answer]:
     return answers
 
 
-def _same_hash_drains(moment: Subscription, now: _Drains) -> bool:
+def _moments_with(now: _Drains, at_moments: Sequence[Sequence[_Drains]]) -> int:
+    """The number of moments, back from the last without a break, at which a hash of these drains for the same consumer."""
     hashes = {drain.hash for drain in now.hashes}
-    return any(
-        before.holder.name == now.holder.name and hashes & {drain.hash for drain in before.hashes}
-        for before in _drains(moment)
-    )
+    number = 0
+    for moment in reversed(at_moments):
+        if not any(
+            before.holder.name == now.holder.name and hashes & {drain.hash for drain in before.hashes}
+            for before in moment
+        ):
+            break
+        number += 1
+    return number
 
 
 def _drains_since(history: History, drains: _Drains, moments: int) -> tuple[int | None, str]:

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from dispatch_core.broker.profiles import contains, first_releases, known_releases
 from dispatch_core.broker.versions import Line, Version, parse_version, reached, text_of
-from dispatch_core.diagnose.history import History
 from dispatch_core.errors import ProfileError
 
 #: First major release with draining hashes.
@@ -124,37 +123,49 @@ def issue_of(identifier: str) -> KnownIssue:
     return next(issue for issue in known_issues() if f"#{issue.id}" == identifier)
 
 
-def matching(symptoms: Sequence[str], history: History) -> tuple[str, ...]:
-    """Return the issues that an answer with these symptoms may be, those of a detail first, as ``#number``."""
-    releases = _releases(history)
-    now = history.now
+def matching(
+    symptoms: Sequence[str],
+    *,
+    kind: str | None,
+    by_read_position: bool | None,
+    broker_version: str | None,
+    is_4x: bool,
+) -> tuple[str, ...]:
+    """Return the issues that an answer with these symptoms may be, those of a detail first, as ``#number``.
+
+    Args:
+        symptoms: ``RULE`` and ``RULE.DETAIL``.
+        kind: the subscription's type; ``None`` = not known.
+        by_read_position: the dispatcher is that of 3.x, or the classic one; ``None`` = not known.
+        broker_version: the release; ``None`` = not known.
+        is_4x: without a release: it is 4.x or later.
+    """
+    releases = _releases(broker_version, is_4x=is_4x)
     found = [
         issue
         for issue in known_issues()
         if set(issue.symptoms) & set(symptoms)
-        and (now.kind is None or now.kind in issue.types)
-        and _is_of_dispatcher(issue, history)
+        and (kind is None or kind in issue.types)
+        and _is_of_dispatcher(issue, by_read_position)
         and any(issue.affects(version) for version in releases)
     ]
     found.sort(key=lambda issue: not any("." in symptom for symptom in set(issue.symptoms) & set(symptoms)))
     return tuple(f"#{issue.id}" for issue in found)
 
 
-def _is_of_dispatcher(issue: KnownIssue, history: History) -> bool:
-    by_read_position = history.now.by_read_position
+def _is_of_dispatcher(issue: KnownIssue, by_read_position: bool | None) -> bool:
     if issue.dispatcher == "any" or by_read_position is None:
         return True
     return (issue.dispatcher == "classic") is by_read_position
 
 
-def _releases(history: History) -> list[Version]:
-    """The release, or those that the fields of the statistics leave open."""
-    if history.broker_version is not None:
+def _releases(broker_version: str | None, *, is_4x: bool) -> list[Version]:
+    """The release, or those that are left open."""
+    if broker_version is not None:
         try:
-            return [parse_version(history.broker_version)]
+            return [parse_version(broker_version)]
         except ProfileError:
             return []
-    is_4x = history.now.has_draining_fields
     return [version for version in known_releases() if (version[0] >= _DRAINING) is is_4x]
 
 

@@ -60,6 +60,11 @@ def _subscription_blocked(history: History) -> list[Answer]:
             certain=unread > 0,
             rank=WHOLE + 0.2,
             waiting=max(unread, 0),
+            said=(
+                f"the dispatcher is blocked on {now.pending:,} unacknowledged messages, by "
+                "maxUnackedMessagesPerSubscription, a policy, or the broker's limit: nothing new is read until they "
+                "are down to half of it"
+            ),
             holders=holders,
             evidence=[
                 history.evidence("blockedSubscriptionOnUnackedMsgs", lambda moment: moment.blocked),

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.reasons import Cause, why
-from dispatch_core.audit.waits.no_read import described
+from dispatch_core.audit.waits.no_read import NoRead, described
 from dispatch_core.audit.waits.tracker import SampledWait
+from dispatch_core.broker.profiles import OrderingRule
+from dispatch_core.diagnose.known_issues import matching
 from dispatch_core.explain.explanation import tick_for
 from dispatch_core.explain.record import Record
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.times import from_micros
 
@@ -41,6 +44,7 @@ class Blocker:
         held_for: consumers that should get them.
         positions: of the oldest of them.
         holder_positions: pending entries of the holder that hold them.
+        issues: known issues that look like this, in the log's release.
     """
 
     log: DispatcherLog
@@ -55,6 +59,7 @@ class Blocker:
     positions: tuple[str, ...]
     holder_positions: tuple[str, ...]
     said: str
+    issues: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,23 @@ def _blocker(record: Record, rule: str, holder: int | None, waits: list[SampledW
         tuple(wait.first_position for wait in waits[:_LISTED] if wait.first_position),
         lead.holder_positions,
         why(cause),
+        _issues(record, rule, lead, stall),
+    )
+
+
+def _issues(record: Record, rule: str, lead: SampledWait, stall: NoRead | None) -> tuple[str, ...]:
+    symptoms = [rule]
+    if rule == "no_read" and stall is not None:
+        symptoms += [f"{rule}.{name}" for name in filter(None, (stall.reads.shown, *stall.reads.fits))]
+    if rule == "draining_hash" and not lead.holder_pending and not lead.uncertain:
+        symptoms.append("draining_hash.counted_twice")
+    profile = record.profile
+    return matching(
+        symptoms,
+        kind=subscription_type(record.log),
+        by_read_position=None if profile is None else profile.ordering is OrderingRule.READ_POSITION,
+        broker_version=record.log.header.get("broker_version"),
+        is_4x=True,
     )
 
 
@@ -148,4 +170,5 @@ def as_json(name: str, blocked: Blocked, blocker: Blocker) -> dict[str, Any]:
         "positions": list(blocker.positions),
         "holder_positions": list(blocker.holder_positions),
         "explanation": blocker.said,
+        "known_issues": list(blocker.issues),
     }

@@ -61,7 +61,18 @@ def answers_of(history: History) -> list[Answer]:
         found += _flows(history)
     if not found:
         found = _rest(history)
-    return in_order([replace(item, issues=matching(item.symptoms, history)) for item in found])
+    return in_order([replace(item, issues=_issues(item, history)) for item in found])
+
+
+def _issues(item: Answer, history: History) -> tuple[str, ...]:
+    now = history.now
+    return matching(
+        item.symptoms,
+        kind=now.kind,
+        by_read_position=now.by_read_position,
+        broker_version=history.broker_version,
+        is_4x=now.has_draining_fields,
+    )
 
 
 def _held(history: History) -> list[Answer]:
