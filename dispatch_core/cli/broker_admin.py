@@ -36,7 +36,9 @@ class AdminError(DispatchAuditError):
         self.status = status
 
 
-class _SafeRedirects(HTTPRedirectHandler):
+class SafeRedirects(HTTPRedirectHandler):
+    """Follows redirects, but not from https to http."""
+
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
@@ -88,7 +90,7 @@ class BrokerAdmin:
             )
         except (OSError, ssl.SSLError) as error:
             raise AdminError(f"--tls-trust-file {self.trust_file}: {error}; nothing was asked") from None
-        self._opener = build_opener(_SafeRedirects(), HTTPSHandler(context=context))
+        self._opener = build_opener(SafeRedirects(), HTTPSHandler(context=context))
         self.url = self.url.rstrip("/")
 
     def partitions(self, topic: str) -> list[str]:

@@ -17,6 +17,7 @@ from dispatch_core.broker.profiles import OrderingRule
 from dispatch_core.diagnose.known_issues import matching
 from dispatch_core.explain.explanation import tick_for
 from dispatch_core.explain.record import Record
+from dispatch_core.explain.waits import ITS_OWN
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay.whole_log import audit_whole
@@ -37,7 +38,7 @@ class Blocker:
 
     Attributes:
         rule: a reason of the audit; ``NOTHING`` = no rule holds them.
-        certain: the log proves the rule, for the larger part of the waiting time.
+        certain: the log proves what held them for the larger part of the waiting time.
         messages, hashes: that wait now.
         message_s: sum over the messages of the time that each has waited, seconds.
         since_us: beginning of the longest of the waits, microseconds since the epoch.
@@ -86,8 +87,7 @@ def blocked_at(logs: Sequence[DispatcherLog]) -> Blocked | None:
     groups: dict[tuple[str, int | None], list[SampledWait]] = {}
     for wait in audit.sampled_waits:
         if wait.until_seq is None and wait.hash is not None and wait.messages:
-            rule = wait.reason or (NOTHING if wait.no_read is None else "no_read")
-            groups.setdefault((rule, None if rule in _OF_NOBODY else wait.holder), []).append(wait)
+            groups.setdefault(_held_by(wait), []).append(wait)
     end_us = record.span_us[1]
     blockers = [_blocker(record, rule, holder, waits, end_us) for (rule, holder), waits in groups.items()]
     blockers.sort(
@@ -96,10 +96,26 @@ def blocked_at(logs: Sequence[DispatcherLog]) -> Blocked | None:
     return Blocked(log, end_us, audit.level, tuple(blockers))
 
 
+def _held_by(wait: SampledWait) -> tuple[str, int | None]:
+    """The rule that holds a wait now, and the holder. The holder of a wait is that of the rule that held it longest."""
+    rule = wait.reason_at_end
+    if rule is None:
+        return (NOTHING if wait.no_read is None or not wait.no_read.is_last else "no_read"), None
+    if rule in _OF_NOBODY:
+        return rule, None
+    if rule != wait.reason:
+        return rule, wait.waiting if rule in ITS_OWN else None
+    return rule, wait.holder
+
+
 def _blocker(record: Record, rule: str, holder: int | None, waits: list[SampledWait], end_us: int) -> Blocker:
-    waits = sorted(waits, key=lambda wait: -wait.message_us)
+    # Those that the rule held longest know its holder and what is pending there.
+    waits = sorted(waits, key=lambda wait: (wait.reason not in (rule, None), -wait.message_us))
     lead = waits[0]
+    pending = lead.reason == rule
     for_whom = list(dict.fromkeys(record.who(wait.waiting) for wait in waits if wait.waiting is not None))
+    if rule == "no_consumer":
+        for_whom = []  # who was to get it before
     who = None if holder is None else record.who(holder)
     sure_us = sum(wait.message_us for wait in waits if not (wait.uncertain or wait.maybe_limited))
     all_us = sum(wait.message_us for wait in waits)
@@ -108,8 +124,8 @@ def _blocker(record: Record, rule: str, holder: int | None, waits: list[SampledW
         None if rule == NOTHING else rule,
         waiting=for_whom[0] if len(for_whom) == 1 else None,
         holder=who,
-        positions=lead.holder_positions,
-        count=lead.holder_pending,
+        positions=lead.holder_positions if pending else (),
+        count=lead.holder_pending if pending else 0,
         hashes=len(waits),
         settings=record.profile.settings if record.profile is not None else {},
         reads=described(stall.reads) if stall is not None and rule == "no_read" else None,
@@ -125,7 +141,7 @@ def _blocker(record: Record, rule: str, holder: int | None, waits: list[SampledW
         min((wait.from_t_us for wait in waits), default=end_us),
         tuple(for_whom[:_LISTED]),
         tuple(wait.first_position for wait in waits[:_LISTED] if wait.first_position),
-        lead.holder_positions,
+        lead.holder_positions if pending else (),
         why(cause),
         _issues(record, rule, lead, stall),
     )

@@ -6,12 +6,16 @@ import io
 import json
 import threading
 from collections.abc import Iterator
+from http.client import HTTPMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import pytest
 
+from dispatch_core.cli.broker_admin import SafeRedirects
 from dispatch_core.cli.main import main
 from tests.dispatch_core.diagnose.statistics import STATISTICS, lines_of
 
@@ -129,6 +133,7 @@ class Broker(ThreadingHTTPServer):
         self.token, self.partitions = token, partitions
         self.asked: list[str] = []
         self.rights = True
+        self.owner: str | None = None  # of the topic, if that is another broker
 
     @property
     def url(self) -> str:
@@ -157,6 +162,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         broker = self.server
         broker.asked.append(self.path)
+        if broker.owner is not None:
+            self.send_response(307)
+            self.send_header("Location", f"{broker.owner}{self.path}")
+            self.end_headers()
+            return
         allowed = broker.token is None or self.headers.get("Authorization") == f"Bearer {broker.token}"
         if not allowed or ("/brokers/" in self.path and not broker.rights):
             self.send_error(401)
@@ -233,6 +243,34 @@ def test_without_the_rights_of_a_superuser_it_is_answered_all_the_same(
     assert [problem.endswith("; it is answered without") for problem in end["problems"]] == [True, True]
 
 
+@pytest.mark.parametrize("broker", [{"state": "shared-no-permits", "token": "t0k"}], indirect=True)
+def test_a_redirect_to_the_owner_is_followed_with_the_token(
+    broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Broker("shared-no-permits", token="t0k")
+    other.owner = broker.url
+    thread = threading.Thread(target=other.serve_forever)
+    thread.start()
+    token = tmp_path / "token"
+    token.write_text("t0k", encoding="utf-8")
+    try:
+        assert main(["diagnose", "--admin-url", other.url, "--token-file", str(token), *POLL]) == 1
+    finally:
+        other.shutdown()
+        thread.join()
+        other.server_close()
+    assert objects(capsys)[0]["rule"] == "no_permits"
+    assert any(path.endswith("/stats") for path in broker.asked)
+
+
+def test_a_token_is_not_sent_on_from_https_to_http() -> None:
+    request = Request("https://broker:8443/admin/v2/x", headers={"Authorization": "Bearer t0k"})
+    with pytest.raises(HTTPError, match="which is not https"):
+        SafeRedirects().redirect_request(
+            request, io.BytesIO(), 307, "", HTTPMessage(), "http://elsewhere/admin/v2/x"
+        )
+
+
 @pytest.mark.parametrize("broker", [{"state": "shared-no-permits", "partitions": 3}], indirect=True)
 def test_all_partitions_of_a_topic_are_polled(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", "--admin-url", broker.url, *POLL]) == 1
@@ -274,6 +312,24 @@ def test_a_recording_shows_its_blockers_at_a_moment(capsys: pytest.CaptureFixtur
 def test_at_its_end_nothing_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(DRAIN)]) == 0
     assert "nothing waits" in capsys.readouterr().out
+
+
+def test_a_stall_of_a_log_names_the_known_issues_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--json", str(DATA / "stalls" / "4.2.4" / "stall-classic"), "--top", "1"]) == 1
+    first, end = objects(capsys)
+    assert (first["rule"], first["holder"]) == ("no_read", None)
+    assert "#26454" in first["known_issues"]
+    assert end["logs"] == 1
+
+
+def test_what_holds_messages_now_counts_not_what_held_them_longest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At the end of this log all consumers have left; before, one without permits held most messages."""
+    stall = DATA / "stalls" / "4.2.4" / "random-0069-classic-range-racing"
+    assert main(["diagnose", "--json", str(stall)]) == 1
+    first, *_ = objects(capsys)
+    assert (first["rule"], first["messages"], first["held_for"]) == ("no_consumer", 193, [])
 
 
 def test_statistics_and_a_log_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
