@@ -5,7 +5,8 @@ statistics of a partitioned topic, or lines that ``diagnose --save`` wrote. What
 each, and the rest is used. A document that breaks off is used up to the last subscription that is complete.
 
 The statistics hold no time at which they were made. It is taken from a saved line, or from a time in the file's name as
-``date -u +%FT%TZ`` writes it. Without one, the latest time in the document is a time before which it was not made.
+``date -u +%FT%TZ`` writes it. A time without the Z may be of another zone, and only tells how far the moments are apart.
+Without any, the latest time in the document is a time before which it was not made.
 
 >>> text = 'INFO connecting\n{"subscriptions": {"s": {"msgBacklog": 3}}}\n{"cursors": {}, "lastConfirmedEntry": "3:4"}'
 >>> found = documents_in("a.txt", text)
@@ -30,6 +31,8 @@ _TIME: Final = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})[T_](\d{2})[:-]?(\d{2})[:-]
 _OPENS: Final = re.compile(r"^[ \t]*\{", re.MULTILINE)
 #: Milliseconds since the epoch that are times: 2001 to 2100.
 _MS: Final = (1_000_000_000_000, 4_102_444_800_000)
+#: Clocks that differ by more are not compared, microseconds.
+_CLOCKS_US: Final = 1_000_000
 #: Long lists that hold no times.
 _WITHOUT_TIMES: Final = ("keyHashRangeArrays", "keyHashRanges", "drainingHashes")
 _TOPIC: Final = re.compile(r"(?:non-)?persistent://[^\s\"'/]+/[^\s\"'/]+/[^\s\"']+")
@@ -40,13 +43,17 @@ _ADVICE: Final = f"give the output of `pulsar-admin {STATS} TOPIC` and `pulsar-a
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A document. ``name``: its file and place; ``taken_us``: time at which it was made, ``None`` = not known."""
+    """A document. ``name``: its file and place; ``taken_us``: time at which it was made, ``None`` = not known.
+
+    ``is_utc``: that time can be compared with the times in the document.
+    """
 
     name: str
     kind: str
     fields: Mapping[str, Any]
     topic: str | None = None
     taken_us: int | None = None
+    is_utc: bool = True
     broker_version: str | None = None
     broken_off: bool = False
     polled: bool = False
@@ -66,12 +73,14 @@ class Moment:
 
     Attributes:
         taken_us: time of the first of them, microseconds since the epoch; ``None`` = not known.
+        is_utc: that time can be compared with those in the documents; else only with those of other moments.
         not_before_us: the latest time that a document names; 0 = none.
         stats, internal: the documents; at least one of them is there.
     """
 
     topic: str | None
     taken_us: int | None
+    is_utc: bool
     not_before_us: int
     stats: Statistics | None
     internal: Statistics | None
@@ -85,7 +94,7 @@ class Moment:
 def documents_in(name: str, text: str) -> Found:
     """Find all documents in a text. ``name``: the file, for messages, and for the time in it."""
     found = Found()
-    taken_us = time_in(name)
+    taken_us, is_utc = time_in(name)
     before, values = 0, 0
     for start, end, value, broken in _objects(text):
         values += 1
@@ -99,7 +108,9 @@ def documents_in(name: str, text: str) -> Found:
                 f"{where}: JSON that breaks off before its first subscription; take it again"
             )
             continue
-        base = Statistics(where, "", value, topics[-1] if topics else None, taken_us, broken_off=broken)
+        base = Statistics(
+            where, "", value, topics[-1] if topics else None, taken_us, is_utc, broken_off=broken
+        )
         if broken:
             found.problems.append(
                 f"{where}: JSON that breaks off; it was used up to its last complete subscription"
@@ -111,13 +122,13 @@ def documents_in(name: str, text: str) -> Found:
     return found
 
 
-def time_in(name: str) -> int | None:
-    """Return the time that a file's name contains, microseconds since the epoch; ``None`` = it has none.
+def time_in(name: str) -> tuple[int | None, bool]:
+    """Return the time that a file's name contains, microseconds since the epoch, and whether it is UTC.
 
-    >>> time_in("orders/stats-2026-11-21T08:21:07.5Z.json"), time_in("stats-20261121T082107Z.json"), time_in("stats.json")
-    (1795249267500000, 1795249267000000, None)
+    >>> time_in("orders/stats-2026-11-21T08:21:07.5Z.json"), time_in("stats-20261121_082107.json"), time_in("stats.json")
+    ((1795249267500000, True), (1795249267000000, False), (None, False))
     """
-    found = None
+    found, is_utc = None, False
     for match in _TIME.finditer(name):
         *parts, fraction = match.groups()
         try:
@@ -125,7 +136,8 @@ def time_in(name: str) -> int | None:
         except ValueError:
             continue
         found = micros(moment) + int(((fraction or "") + "000000")[:6])
-    return found
+        is_utc = match[0].endswith("Z")
+    return found, is_utc
 
 
 def moments_of(documents: Iterable[Statistics]) -> list[Moment]:
@@ -165,9 +177,12 @@ def _moments(topic: str | None, documents: list[Statistics]) -> list[Moment]:
     for pair in pairs:
         times = [document.taken_us for document in pair.values() if document.taken_us is not None]
         not_before_us = max(latest[id(document)] for document in pair.values())
-        moments.append(
-            Moment(topic, min(times, default=None), not_before_us, pair.get(STATS), pair.get(INTERNAL))
+        taken_us = min(times, default=None)
+        # A document that names a later time was made by another clock.
+        is_utc = all(d.is_utc for d in pair.values()) and (
+            taken_us is None or taken_us >= not_before_us - _CLOCKS_US
         )
+        moments.append(Moment(topic, taken_us, is_utc, not_before_us, pair.get(STATS), pair.get(INTERNAL)))
     return moments
 
 
@@ -234,6 +249,7 @@ def _of_saved_line(base: Statistics, problems: list[str]) -> Iterator[Statistics
     of_line = replace(
         base,
         taken_us=(_time_us(taken) or None) if isinstance(taken, str) else base.taken_us,
+        is_utc=isinstance(taken, str) or base.is_utc,
         topic=topic if isinstance(topic, str) else base.topic,
         broker_version=version if isinstance(version, str) else None,
         polled=True,

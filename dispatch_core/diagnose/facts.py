@@ -150,6 +150,7 @@ class Subscription:
     flow_us: int = 0
     cursor: Cursor | None = None
     taken_us: int | None = None
+    is_utc: bool = False
     not_before_us: int = 0
     polled: bool = False
     files: tuple[str, ...] = ()
@@ -228,6 +229,7 @@ def _of_moment(moment: Moment, subscription: Subscription) -> Subscription:
     return replace(
         subscription,
         taken_us=moment.taken_us,
+        is_utc=moment.is_utc and moment.taken_us is not None,
         not_before_us=moment.not_before_us,
         polled=all(document.polled for document in documents),
         files=tuple(document.name for document in documents),

@@ -70,7 +70,7 @@ class History:
         now = self.now
         if self.progress is not None:
             return self.progress
-        if now.taken_us is not None and now.consumed_us:
+        if now.is_utc and now.taken_us is not None and now.consumed_us:
             return now.taken_us - now.consumed_us < SETTLED_US
         if now.consumed_us and now.not_before_us - now.consumed_us >= SETTLED_US:
             return False
@@ -97,9 +97,7 @@ class History:
         now = self.now
         if len(self.moments) > 1 and (self.progress is not False or not self.same_consumers):
             return False
-        known = now.taken_us is not None and all(
-            consumer.flow_us or consumer.sent_us for consumer in now.consumers
-        )
+        known = now.is_utc and all(consumer.flow_us or consumer.sent_us for consumer in now.consumers)
         return known and bool(now.moved_us) and (now.taken_us or 0) - now.moved_us >= QUIET_US
 
     def rests(self, consumer: Consumer) -> bool:
@@ -114,15 +112,23 @@ class History:
 
     def idles(self, consumer: Consumer) -> bool:
         """True if a consumer rests, or by its own times got nothing for ``SETTLED_US``: likely, but no proof."""
-        taken_us = self.now.taken_us
-        return self.rests(consumer) or (
-            taken_us is not None and bool(consumer.moved_us) and taken_us - consumer.moved_us >= SETTLED_US
-        )
+        taken_us, before = self.now.taken_us, self.before(consumer)
+        if self.now.is_utc and taken_us is not None and consumer.moved_us:
+            return self.rests(consumer) or taken_us - consumer.moved_us >= SETTLED_US
+        same = {_state(other) for other in before} == {_state(consumer)} and len(before) == len(
+            self.moments
+        ) - 1
+        return self.rests(consumer) or (same and self._likely_elapsed_us >= SETTLED_US)
 
     def lasts(self, holds: Callable[[Subscription], bool]) -> bool:
-        """True if something holds at all moments, which span at least ``SETTLED_US``."""
+        """True if something holds at all moments, which are likely to span ``SETTLED_US``: no proof."""
+        return self._likely_elapsed_us >= SETTLED_US and self.count(holds) == len(self.moments)
+
+    @property
+    def _likely_elapsed_us(self) -> int:
+        """Time from the first moment to the last; if it is not known, by the latest times that they name."""
         elapsed = self.elapsed_us
-        return elapsed is not None and elapsed >= SETTLED_US and self.count(holds) == len(self.moments)
+        return self.now.not_before_us - self.moments[0].not_before_us if elapsed is None else elapsed
 
     @property
     def unsettled_because(self) -> str:

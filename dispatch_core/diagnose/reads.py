@@ -59,7 +59,7 @@ def stalls(history: History, *, explained: bool) -> list[Answer]:
     lasting = history.by_moments and all(stall_class(moment) == kind for moment in history.moments)
     # An open transaction keeps the read position from passing its first message, so that the read waits legally.
     certain = lasting and (kind == LOST_READ or (kind == NOT_NOTIFIED and not now.open_transactions))
-    if kind in (READ_AT_TAIL, NO_ATTEMPT) and not lasting and len(history.moments) > 1:
+    if kind in (READ_AT_TAIL, NO_ATTEMPT) and any(stall_class(moment) != kind for moment in history.moments):
         return []
     moved_us = now.moved_us
     return [

@@ -138,6 +138,23 @@ def test_files_are_paired_and_ordered_by_the_times_in_their_names() -> None:
     assert taken[1] - taken[0] == 5_000_000
 
 
+@pytest.mark.parametrize(
+    ("name", "certain"),
+    [
+        ("stats-2026-11-26T13:24:30Z.json", True),
+        ("stats-2026-11-26T13:24:30.json", False),  # perhaps of another zone
+        ("stats-2026-11-26T05:24:30Z.json", False),  # earlier than times in it: another clock
+        ("stats.json", False),
+    ],
+)
+def test_quiet_consumers_prove_a_state_only_by_a_clock_that_fits(name: str, certain: bool) -> None:
+    both = line()
+    consumer = both["stats"]["subscriptions"]["orders"]["consumers"][0]
+    assert 1_795_699_400_000 < consumer["lastConsumedTimestamp"] < 1_795_699_465_000
+    first = answers(json.dumps(both["stats"]), name, broker_version="4.2.4")[0]
+    assert (first.rule, first.certain) == ("no_permits", certain)
+
+
 def test_consumers_that_were_left_out_are_no_missing_consumers() -> None:
     both = line("shared-unacknowledged")
     both["stats"]["subscriptions"]["orders"]["consumers"] = []
