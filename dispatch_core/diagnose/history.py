@@ -74,6 +74,9 @@ class History:
             return now.taken_us - now.consumed_us < SETTLED_US
         if now.consumed_us and now.not_before_us - now.consumed_us >= SETTLED_US:
             return False
+        acked_us = max((consumer.acked_us for consumer in now.consumers), default=0)
+        if now.cursor is not None and acked_us and abs(acked_us - now.consumed_us) < SETTLED_US:
+            return True  # nothing in the documents is later than messages that were sent and acknowledged
         return now.rate_out > 0
 
     @property

@@ -56,8 +56,8 @@ def _subscription_blocked(history: History) -> list[Answer]:
         answer(
             history,
             "unacked_limit_subscription",
-            # The flag is what the dispatcher asks before each normal read.
-            certain=unread > 0,
+            # A subscription that works at its limit is blocked and unblocked again and again.
+            certain=unread > 0 and history.settled,
             rank=WHOLE + 0.2,
             waiting=max(unread, 0),
             said=(
@@ -71,7 +71,7 @@ def _subscription_blocked(history: History) -> list[Answer]:
                 history.evidence("unackedMessages", lambda moment: moment.unacked),
                 history.evidence("msgBacklog", lambda moment: moment.backlog),
             ],
-            decided_by="stats-internal: is readPosition behind lastConfirmedEntry?",
+            decided_by=None if unread > 0 else "stats-internal: is readPosition behind lastConfirmedEntry?",
             since=_last_sent(holders),
             symptoms=["few"] if few else [],
             commands=(
@@ -126,7 +126,6 @@ def _without(
     lasts: bool = False,
 ) -> list[Answer]:
     """Answers for consumers without permits, and for those at their limit of unacknowledged messages."""
-    now = history.now
     blocked = most_first(consumer for consumer in consumers if consumer.blocked)
     empty = most_first(consumer for consumer in consumers if not consumer.blocked)
     part = LASTING_PART if lasts and not sure else PART
@@ -139,13 +138,11 @@ def _without(
             for c in blocked
             if (c.unacked or 0) <= 0 or (isinstance(limit, int) and 2 * (c.unacked or 0) < limit)
         ]
-        # The flag stays until half of the limit is acknowledged, so that it is no state between two messages.
-        flagged = whole and bool(waiting) and len(now.consumers) == 1 and history.progress is not True
         found.append(
             answer(
                 history,
                 "unacked_limit_consumer",
-                certain=sure or flagged,
+                certain=sure,
                 rank=rank + 0.1,
                 waiting=waiting,
                 held_for=blocked,

@@ -162,14 +162,18 @@ def _flows(history: History) -> list[Answer]:
     if not history.flows:
         return []
     first = history.moments[0]
+    # What has been read and was not sent waits by a rule: the consumers do not catch up with it.
+    unread = now.unread if now.unread is not None else (now.waiting or 0) - (now.in_replay or 0)
+    all_read = bool(now.in_replay) and unread <= now.delayed
     return [
         answer(
             history,
             CATCHING_UP,
             certain=bool(seen),
-            rank=FLOWS - (CERTAIN if seen else 0.0),
+            rank=FLOWS - CERTAIN if seen else REST if all_read else FLOWS,
             waiting=now.waiting,
-            said="messages are being sent: the backlog shrinks or grows by what the consumers take and the producers send",
+            said="messages are being sent: the backlog shrinks or grows by what the consumers take and the producers send"
+            + ("" if _acknowledged(history) else "; but nothing was acknowledged in between"),
             evidence=[
                 Evidence("msgOutCounter", f"{first.sent} → {now.sent}" if seen else now.sent),
                 Evidence("msgBacklog", f"{first.backlog} → {now.backlog}" if seen else now.backlog),
@@ -178,6 +182,15 @@ def _flows(history: History) -> list[Answer]:
             commands=(_AGAIN,),
         )
     ]
+
+
+def _acknowledged(history: History) -> bool:
+    """False if the moments show that nothing was acknowledged between them."""
+    first, last = history.moments[0], history.now
+    acks = [max((c.acked_us for c in moment.consumers), default=0) for moment in (first, last)]
+    if len(history.moments) < 2 or not history.same_consumers or acks[0] != acks[1]:
+        return True
+    return first.cursor is None or last.cursor is None or first.cursor.mark_delete != last.cursor.mark_delete
 
 
 def _rest(history: History) -> list[Answer]:
@@ -216,18 +229,24 @@ def _rest(history: History) -> list[Answer]:
                 "pulsar-admin topics stats-internal {topic}" if now.cursor is None else _AGAIN,
             )
         ]
+    again = bool(history.progress) and not _acknowledged(history)
     read = now.unread == 0 and (now.is_single_active or now.in_replay == 0)
     holders = holders or (now.consumers if now.is_single_active else ())
     found = [
         answer(
             history,
             UNACKNOWLEDGED,
-            certain=read and not history.progress,
+            certain=read and (again or not history.progress),
             rank=REST + 0.2,
             waiting=0,
             said=(
                 f"nothing waits to be sent: the {counted(backlog, 'entry', 'entries')} of the backlog were sent and are not "
                 "acknowledged"
+                + (
+                    "; the same ones are sent again and again, as they are refused or time out"
+                    if again
+                    else ""
+                )
             ),
             holders=holders,
             evidence=[

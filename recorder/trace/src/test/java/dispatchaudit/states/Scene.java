@@ -68,6 +68,7 @@ final class Scene implements AutoCloseable {
         PulsarClient own = PulsarClient.builder().serviceUrl(broker.url()).ioThreads(1).listenerThreads(1).build();
         ConsumerBuilder<String> builder = own.newConsumer(Schema.STRING).topic(topic).subscriptionName(SUBSCRIPTION)
                 .subscriptionType(type).consumerName(name).receiverQueueSize(queue).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS)
+                .negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS)
                 .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
         if (type == SubscriptionType.Key_Shared) {
             builder.keySharedPolicy(policy);
@@ -161,6 +162,25 @@ final class Scene implements AutoCloseable {
                     if (message != null) {
                         Thread.sleep(pauseMs);
                         consumer.acknowledge(message);
+                    }
+                } catch (Exception closed) {
+                    return; // the scene has ended
+                }
+            }
+        });
+        worker.setDaemon(true);
+        worker.start();
+    }
+
+    /** Let a consumer refuse all that it gets until the end: it comes again at once. */
+    void refuseAll(String name) {
+        Consumer<String> consumer = consumers.get(name);
+        Thread worker = new Thread(() -> {
+            while (!ends) {
+                try {
+                    Message<String> message = consumer.receive(WAIT_MS, TimeUnit.MILLISECONDS);
+                    if (message != null) {
+                        consumer.negativeAcknowledge(message);
                     }
                 } catch (Exception closed) {
                     return; // the scene has ended

@@ -46,6 +46,7 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
         withDrainingHashes(all, release);
         recentlyJoined(all);
         busy(all);
+        healthy(all);
         singleActive(all);
         return all;
     }
@@ -185,6 +186,48 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
             scene.join("c2", 500);
             scene.work("c2", 0);
             scene.publishBatches(30, 4);
+        }));
+    }
+
+    /** Nothing is wrong, although much moves. */
+    private static void healthy(List<State> all) {
+        for (SubscriptionType type : SubscriptionType.values()) {
+            String prefix = type.name().toLowerCase(java.util.Locale.ROOT).replace('_', '-');
+            all.add(new State(prefix + "-healthy-small-queue", type, Map.of(), "catching_up", null, scene -> {
+                scene.join("c1", 1);
+                scene.work("c1", 2);
+                scene.publish(3000, 50);
+                scene.keepPublishing(50, 5);
+            }));
+        }
+        all.add(new State("key-shared-healthy-joins", SubscriptionType.Key_Shared, Map.of(), "catching_up", null, scene -> {
+            scene.join("c1", 50);
+            scene.work("c1", 3);
+            scene.publish(4000, 200);
+            scene.join("c2", 50);
+            scene.work("c2", 3);
+            scene.keepPublishing(200, 5);
+            scene.join("c3", 50);
+            scene.work("c3", 3);
+        }));
+        all.add(new State("key-shared-classic-healthy-joins", SubscriptionType.Key_Shared, CLASSIC, "catching_up", null, scene -> {
+            scene.join("c1", 50);
+            scene.work("c1", 3);
+            scene.publish(4000, 200);
+            scene.join("c2", 50);
+            scene.work("c2", 3);
+            scene.keepPublishing(200, 5);
+        }));
+        all.add(new State("shared-healthy-limit", SubscriptionType.Shared, Map.of("maxUnackedMessagesPerConsumer", 10),
+                "catching_up", null, scene -> {
+            scene.join("c1", 50);
+            scene.work("c1", 5);
+            scene.publish(4000, 50);
+        }));
+        all.add(new State("shared-refused", SubscriptionType.Shared, Map.of(), "unacknowledged", "c1", scene -> {
+            scene.join("c1", 50);
+            scene.refuseAll("c1");
+            scene.publish(20, 10);
         }));
     }
 
