@@ -24,6 +24,8 @@ from dispatch_core.diagnose.facts import Consumer, Subscription
 
 SETTLED_US: Final = 1_000_000
 QUIET_US: Final = 5_000_000
+#: Consumers that are connected for so long are in ``msgRateOut``, which the broker computes once a minute.
+RATE_KNOWN_US: Final = 120_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,14 @@ class History:
             return now.taken_us - now.consumed_us < SETTLED_US
         if now.consumed_us and now.not_before_us - now.consumed_us >= SETTLED_US:
             return False
-        acked_us = max((consumer.acked_us for consumer in now.consumers), default=0)
+        if now.rate_out > 0:
+            return True
+        # The rate is of whole minutes: of a consumer that has just connected it tells nothing yet.
+        young = [c for c in now.consumers if now.not_before_us - c.connected_us < RATE_KNOWN_US]
+        acked_us = max((consumer.acked_us for consumer in young), default=0)
         if now.cursor is not None and acked_us and abs(acked_us - now.consumed_us) < SETTLED_US:
             return True  # nothing in the documents is later than messages that were sent and acknowledged
-        return now.rate_out > 0
+        return any(map(_works, young))
 
     @property
     def same_consumers(self) -> bool:
@@ -178,6 +184,15 @@ class History:
             for consumer in self.now.consumers
             if _identity(consumer) in first
         ]
+
+
+def _works(consumer: Consumer) -> bool:
+    """True if a consumer holds messages and acknowledged some about when it was sent the last."""
+    return (
+        (consumer.unacked or 0) > 0
+        and abs(consumer.acked_us - consumer.sent_us) < SETTLED_US
+        and bool(consumer.acked_us)
+    )
 
 
 def _state(consumer: Consumer) -> tuple[int | None, int | None, bool | None]:
