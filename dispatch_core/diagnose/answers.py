@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dispatch_core.diagnose.facts import Consumer
+from dispatch_core.diagnose.known_issues import issues_as_json
 from dispatch_core.times import from_micros
 
 #: Answers that are no rule of the broker's: messages flow, or all were sent, or there are none.
@@ -113,7 +114,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "since": None if answer.since_us is None else from_micros(answer.since_us).isoformat(),
         "since_t_us": answer.since_us,
         "since_what": answer.since_what,
-        "known_issues": list(answer.issues),
+        "known_issues": issues_as_json(answer.issues),
         "next": list(answer.commands),
     }
 

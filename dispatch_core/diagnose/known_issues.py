@@ -118,6 +118,23 @@ def _issue(fields: dict[str, Any]) -> KnownIssue:
     )
 
 
+def issues_as_json(identifiers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the objects of ``known_issues`` in ``diagnose --json``."""
+    return [
+        {
+            "id": identifier,
+            "title": issue.title,
+            "links": list(issue.links),
+            "kind": issue.kind,
+            "releases": issue.affected_text,
+            "mended_in": [text_of(version) for version in issue.mended_in],
+            "cure": issue.cure,
+        }
+        for identifier in identifiers
+        for issue in [issue_of(identifier)]
+    ]
+
+
 def issue_of(identifier: str) -> KnownIssue:
     """Return the issue of an answer's ``#number``."""
     return next(issue for issue in known_issues() if f"#{issue.id}" == identifier)

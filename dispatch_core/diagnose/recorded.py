@@ -14,7 +14,7 @@ from dispatch_core.audit.sentences.reasons import Cause, why
 from dispatch_core.audit.waits.no_read import NoRead, described
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.broker.profiles import OrderingRule
-from dispatch_core.diagnose.known_issues import matching
+from dispatch_core.diagnose.known_issues import issues_as_json, matching
 from dispatch_core.explain.explanation import tick_for
 from dispatch_core.explain.record import Record
 from dispatch_core.explain.waits import ITS_OWN
@@ -186,5 +186,5 @@ def as_json(name: str, blocked: Blocked, blocker: Blocker) -> dict[str, Any]:
         "positions": list(blocker.positions),
         "holder_positions": list(blocker.holder_positions),
         "explanation": blocker.said,
-        "known_issues": list(blocker.issues),
+        "known_issues": issues_as_json(blocker.issues),
     }
