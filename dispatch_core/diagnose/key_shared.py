@@ -108,7 +108,7 @@ def draining(history: History) -> list[Answer]:
                 held_for=most_first(drains.waiting_for),
                 evidence=[
                     Evidence(
-                        f"consumers[{named(holder, now.consumers)}].drainingHashesCount",
+                        f"consumers[{named(holder, now.consumers)}].drainingHashes",
                         len(drains.hashes),
                         same,
                     ),
