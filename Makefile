@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak clean
+.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -14,6 +14,8 @@ PULSAR ?=
 # Seeds of `make soak`, a..b with both ends, and the release to judge; empty = 0..19, and the one in recorder/trace/pom.xml.
 SEEDS ?=
 RELEASE ?=
+# Releases of `make states`; empty = 4.0.0 and 4.2.4.
+RELEASES ?=
 
 WITH_ENV := . .venv/env.sh &&
 
@@ -104,6 +106,9 @@ test-recorder: ## Test the recorder in real brokers with real clients; minutes (
 
 soak: setup ## Judge a broker's build by seeded clients; goes on where it was stopped (SEEDS=0..20 RELEASE=4.2.4 ARGS='--jobs 2'; needs Maven; docs/soak.md)
 	@$(WITH_ENV) SEEDS='$(SEEDS)' RELEASE='$(RELEASE)' exec .ci/soak $(ARGS)
+
+states: ## Bring brokers into each known state and keep their statistics as test data; ten minutes (RELEASES='4.0.0 4.2.4' ARGS='shared-lost-read'; needs Maven; docs/diagnose.md)
+	@RELEASES='$(RELEASES)' exec .ci/states $(ARGS)
 
 lint: setup ## Check style, formatting and types
 	@$(WITH_ENV) .ci/lint

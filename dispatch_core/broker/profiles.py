@@ -211,9 +211,28 @@ class Profile:
         return int(self.settings[setting])
 
 
-def _contains(version: Version, change: str) -> bool:
-    """True if a release has a change: it is at or past the first with it, and before the first without it again."""
+def contains(version: Version, change: str) -> bool:
+    """True if a release has a change: it is at or past the first with it, and before the first without it again.
+
+    >>> [contains(version, "added_ranges") for version in ((4, 0, 6), (4, 0, 7), (4, 2, 4))]
+    [False, True, True]
+    """
     return reached(version, _CHANGES[change]) and not reached(version, _GONE.get(change, {}))
+
+
+def first_releases(change: str, *, without: bool = False) -> list[Version]:
+    """Return the first release of each line with a change, or the first ``without`` it again.
+
+    >>> first_releases("cancel_clears_replay_read", without=True)
+    [(3, 0, 10), (3, 3, 5), (4, 0, 3)]
+    """
+    lines = _GONE.get(change, {}) if without else _CHANGES[change]
+    return [(*line, patch) for line, patch in sorted(lines.items())]
+
+
+def known_releases() -> list[Version]:
+    """Return every release whose rules are known, oldest first."""
+    return [(*line, patch) for line, newest in sorted(_NEWEST_OF_LINE.items()) for patch in range(newest + 1)]
 
 
 def _known(broker_version: str, version: Version) -> tuple[Version, tuple[str, ...]]:
@@ -284,7 +303,7 @@ def _resolved(
     version, warnings = _known(broker_version, asked)
     preview = broker_version.removeprefix("v") == PREVIEW_PIP_282
     values, ignored = settings.in_force(version, config, preview=preview)
-    changes = _IN_PREVIEW if preview else frozenset(name for name in _CHANGES if _contains(version, name))
+    changes = _IN_PREVIEW if preview else frozenset(name for name in _CHANGES if contains(version, name))
     dispatcher = _dispatcher(changes, values, subscription_type)
     consistent = bool(values["subscriptionKeySharedUseConsistentHashing"]) and key_shared_mode == "AUTO_SPLIT"
     if "draining_hashes" not in changes:

@@ -41,6 +41,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.stats",
         "show the statistics of a subscription at a moment, as pulsar-admin topics stats names them",
     ),
+    "diagnose": (
+        "dispatch_core.cli.diagnose",
+        "say what holds messages back: from the broker's statistics, a recorded log, or both",
+    ),
     "what-if": (
         "dispatch_core.cli.what_if",
         "simulate the same clients and load under other rules, and compare",

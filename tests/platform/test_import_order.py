@@ -24,7 +24,7 @@ CORE_ORDER = (
     ("verify",),
     ("replay",),
     ("explain", "report", "simulation", "golden", "importers"),
-    ("what_if",),
+    ("diagnose", "what_if"),
     ("cli",),
 )
 #: The folders of ``spark_jobs``, by the same rule.

@@ -132,6 +132,8 @@ class SampledWait:
     never_keys: int = 0
     #: … and its oldest entry was sent before: it is to be sent again.
     again: bool = False
+    #: The rule that held it at the end of the log; None = none did, or it does not go on.
+    reason_at_end: str | None = None
     #: A limit held it at the end of the log.
     limited: bool = False
     #: A limit in force may have held it for the larger part of the time in which no rule did; the log cannot tell.
@@ -614,6 +616,7 @@ class WaitTracker:
             published=note.published,
             maybe_limited=2 * row[at_.MAYBE_LIMITED_US] > row[at_.SHARES + OPEN],
             maybe_limited_us=row[at_.MAYBE_LIMITED_US],
+            reason_at_end=REASONS[row[at_.REASON]] if open_ else None,
             limited=open_ and REASONS[row[at_.REASON]] in LIMIT_REASONS,
             entries=row[at_.ENTRIES],
             messages=row[at_.MESSAGES],

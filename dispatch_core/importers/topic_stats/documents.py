@@ -33,6 +33,8 @@ Acked = tuple[Position, Position]
 
 STATS: Final = "topics stats"
 INTERNAL: Final = "topics stats-internal"
+#: Statistics of all partitions: of either kind, one document under the name of each partition.
+PARTITIONED: Final = "topics partitioned-stats"
 
 _INT32: Final = 1 << 31
 _MOST: Final = (1 << 63) - 1
@@ -40,11 +42,26 @@ _POSITION: Final = re.compile(r"(-?\d{1,19}):(-?\d{1,19})")
 #: One range of a cursor's acknowledged entries; Guava wrote the two dots as one character until its release 19.
 _ACKED: Final = re.compile(r"\((-?\d{1,19}:-?\d{1,19})(?:\.\.|\u2025)(-?\d{1,19}:-?\d{1,19})\]")
 _RANGE_TEXT: Final = re.compile(r"\[(\d{1,10}), ?(\d{1,10})\]")
-_KINDS: Final = {int: "an integer", str: "a text", list: "a list", dict: "an object", bool: "true or false"}
+_KINDS: Final = {
+    int: "an integer",
+    float: "a number",
+    str: "a text",
+    list: "a list",
+    dict: "an object",
+    bool: "true or false",
+}
 
 
 class TopicStatsError(DispatchAuditError):
     """A document that is neither of the two, or has a wrong or missing field. Nothing was written."""
+
+
+class FieldError(TopicStatsError):
+    """A wrong or missing field. ``fault``: file, path of the field and what is wrong, for readers that go on without it."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"{fault}; nothing was taken from this file, take the stats again")
+        self.fault = fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +139,12 @@ class Document:
             raise TopicStatsError(f"{name}: not valid JSON: {error}; {_ADVICE}") from None
         if not isinstance(found, dict):
             raise TopicStatsError(f"{name}: a JSON {type(found).__name__}, not an object; {_ADVICE}")
-        if isinstance(found.get("cursors"), dict) and "lastConfirmedEntry" in found:
-            return cls(name, INTERNAL, found)
-        if isinstance(found.get("partitions"), dict):
+        kind = kind_of(found)
+        if kind == PARTITIONED:
             what = "the stats of a partitioned topic, whose partitions are dispatched one by one"
             raise TopicStatsError(f"{name}: {what}; give those of one partition (…-partition-0)")
-        if isinstance(found.get("subscriptions"), dict):
-            return cls(name, STATS, found)
+        if kind is not None:
+            return cls(name, kind, found)
         raise TopicStatsError(
             f"{name}: neither has it `subscriptions` as `{STATS}` prints them, nor `cursors` and `lastConfirmedEntry` as "
             f"`{INTERNAL}` does; {_ADVICE}"
@@ -146,6 +162,19 @@ _ADVICE: Final = (
     f"give the output of `pulsar-admin {STATS} TOPIC` and of `pulsar-admin {INTERNAL} TOPIC`, each unchanged, "
     "in a file of its own"
 )
+
+
+def kind_of(fields: Mapping[str, Any]) -> str | None:
+    """Return ``STATS``, ``INTERNAL`` or ``PARTITIONED`` for the object of a document; ``None`` = it is none of them.
+
+    >>> kind_of({"cursors": {}, "lastConfirmedEntry": "3:4"}), kind_of({"subscriptions": {}}), kind_of({"a": 1})
+    ('topics stats-internal', 'topics stats', None)
+    """
+    if isinstance(fields.get("cursors"), dict) and "lastConfirmedEntry" in fields:
+        return INTERNAL
+    if isinstance(fields.get("partitions"), dict):
+        return PARTITIONED
+    return STATS if isinstance(fields.get("subscriptions"), dict) else None
 
 
 def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
@@ -166,7 +195,7 @@ def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
     if subscription not in stats.fields["subscriptions"]:
         near = ", ".join(stats.subscriptions[:5]) or "none"
         raise TopicStatsError(f"{stats.name}: it has no subscription {subscription}; those it has: {near}")
-    found = _Fields(stats.name, f"subscriptions.{subscription}", stats.fields["subscriptions"][subscription])
+    found = Fields(stats.name, f"subscriptions.{subscription}", stats.fields["subscriptions"][subscription])
     consumers = [_consumer(fields) for fields in found.objects("consumers")]
     consumers.sort(key=lambda consumer: consumer.connected_us or 0)
     kind = found.of("type", str)
@@ -182,8 +211,8 @@ def snapshot_of(documents: list[Document], subscription: str) -> Snapshot:
     )
 
 
-class _Fields:
-    """An object of a document, and its path in it."""
+class Fields:
+    """An object of a document, and its path in it. Methods raise ``FieldError`` for a value of a wrong kind."""
 
     def __init__(self, file: str, where: str, value: Any) -> None:
         self._file, self._where = file, where
@@ -191,11 +220,13 @@ class _Fields:
             raise self.error(None, f"expected an object, found {_short(value)}")
         self._value = value
 
-    def error(self, name: str | None, reason: str) -> TopicStatsError:
+    def error(self, name: str | None, reason: str) -> FieldError:
+        """Return the error about a field, or about the object itself."""
         where = self._where if name is None else f"{self._where}.{name}" if self._where else name
-        return TopicStatsError(
-            f"{self._file}: {where}: {reason}; nothing was taken from this file, take the stats again"
-        )
+        return FieldError(f"{self._file}: {where}: {reason}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._value
 
     def of(self, name: str, kind: type) -> Any:
         """The value of a field, ``None`` if it is absent or null."""
@@ -204,18 +235,32 @@ class _Fields:
             raise self.error(name, f"expected {_KINDS[kind]}, found {_short(value)}")
         return value
 
+    def time_us(self, name: str) -> int | None:
+        """The value of a field that is a time as text, microseconds since the epoch; UTC if it names no zone."""
+        text = self.of(name, str)
+        if text is None:
+            return None
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise self.error(name, f"expected a time, found {_short(text)}") from None
+        return micros(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
+
     def number(self, name: str, least: int = 0, most: int = _MOST) -> int | None:
+        """The value of a field that is a whole number from ``least`` to ``most``."""
         value: int | None = self.of(name, int)
         if value is not None and not least <= value <= most:
             raise self.error(name, f"{value} is out of range")
         return value
 
-    def objects(self, name: str) -> list[_Fields]:
+    def objects(self, name: str) -> list[Fields]:
+        """The objects of a list; empty if it is absent."""
         listed = self.of(name, list) or []
         where = f"{self._where}.{name}" if self._where else name
-        return [_Fields(self._file, f"{where}[{at}]", value) for at, value in enumerate(listed)]
+        return [Fields(self._file, f"{where}[{at}]", value) for at, value in enumerate(listed)]
 
     def position(self, name: str) -> Position:
+        """The value of a field that is a position ``ledger:entry``; it must be there."""
         text = self.of(name, str)
         if text is None:
             raise self.error(name, "missing")
@@ -225,6 +270,7 @@ class _Fields:
         return self._checked(name, found[1], found[2])
 
     def acked(self, name: str) -> tuple[Acked, ...]:
+        """The value of a field that holds ranges of acknowledged positions."""
         text: str = self.of(name, str) or "[]"
         inner = text.strip()
         if not (
@@ -264,7 +310,7 @@ class _Fields:
         return found
 
 
-def _consumer(fields: _Fields) -> ConsumerStats:
+def _consumer(fields: Fields) -> ConsumerStats:
     draining: dict[int, int] = {}
     for listed in fields.objects("drainingHashes"):
         sticky, left = listed.number("hash", 0, _INT32 - 1), listed.number("unackMsgs")
@@ -277,7 +323,7 @@ def _consumer(fields: _Fields) -> ConsumerStats:
     return ConsumerStats(
         name=fields.of("consumerName", str) or "",
         address=fields.of("address", str),
-        connected_us=_moment(fields, "connectedSince"),
+        connected_us=fields.time_us("connectedSince"),
         permits=fields.number("availablePermits", -_INT32, _INT32 - 1),
         unacked=fields.number("unackedMessages", -_INT32, _INT32 - 1),
         ranges=fields.ranges(),
@@ -294,25 +340,14 @@ def _cursor(document: Document, subscription: str) -> Cursor:
             f"{document.name}: it has no cursor of the subscription {subscription}; those it has: {near}. "
             "Are both documents of one topic?"
         )
-    fields = _Fields(document.name, f"cursors.{names[0]}", document.fields["cursors"][names[0]])
+    fields = Fields(document.name, f"cursors.{names[0]}", document.fields["cursors"][names[0]])
     return Cursor(
         fields.position("markDeletePosition"),
         fields.acked("individuallyDeletedMessages"),
         fields.position("readPosition"),
-        _Fields(document.name, "", document.fields).position("lastConfirmedEntry"),
+        Fields(document.name, "", document.fields).position("lastConfirmedEntry"),
         waits=all(fields.of(name, bool) for name in ("waitingReadOp", "subscriptionHavePendingRead")),
     )
-
-
-def _moment(fields: _Fields, name: str) -> int | None:
-    text = fields.of(name, str)
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise fields.error(name, f"expected a time, found {_short(text)}") from None
-    return micros(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
 
 
 def _short(value: Any) -> str:

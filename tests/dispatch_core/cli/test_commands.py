@@ -13,6 +13,7 @@ NAMES = (
     "audit",
     "explain",
     "stats",
+    "diagnose",
     "what-if",
     "report",
     "strip",
