@@ -51,10 +51,7 @@ NO_NAMES: Final = ConsumerNames({})
 
 @dataclass(frozen=True, slots=True)
 class RootCause:
-    """Findings (rows of ``anomalies``) that one event has caused, in the order in which they were given, the worst first.
-
-    A row may stand for several findings of one kind and key (``count``).
-    """
+    """Findings (rows of ``anomalies``) that one event has caused, in the order in which they were given, the worst first."""
 
     rows: tuple[Mapping[str, Any], ...]
 
@@ -63,9 +60,7 @@ class RootCause:
         first = self.rows[0]
         if len(self.rows) == 1:
             return str(first["explanation"])
-        kinds: Counter[str] = Counter()
-        for row in self.rows:
-            kinds[row["kind"]] += row.get("count", 1)
+        kinds = Counter(row["kind"] for row in self.rows)
         counts = counts_by_name({kind: kinds[kind] for kind in sorted(kinds, key=KIND_ORDER.__getitem__)})
         consumers = list(dict.fromkeys(number for row in self.rows for number in row.get("consumers") or ()))
         at = f" at {names.of(consumers[0])}" if consumers and _by_consumer(first) else ""

@@ -80,21 +80,6 @@ class Finding:
         """Dispatcher, kind and subject; anomalies with the same identity are one finding of an alert."""
         return self.cluster, self.topic, self.subscription, self.kind, self.subject
 
-    def as_row(self) -> dict[str, Any]:
-        """Return it as ``root_causes`` takes findings."""
-        what, _, name = self.subject.partition(" ")
-        return {
-            "incarnation": self.incarnation,
-            "kind": self.kind,
-            "key": name if what == "key" else None,
-            "positions": self.positions,
-            "consumers": self.consumers,
-            "t_us": self.first_t_us,
-            "uncertain": self.uncertain,
-            "explanation": self.explanation,
-            "count": self.count,
-        }
-
     @property
     def rank(self) -> tuple[int, int, int, str]:
         """Sort key: certain before uncertain, worst first, then in the order of the log."""

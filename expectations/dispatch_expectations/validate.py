@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.root_causes import by_root_cause
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
@@ -207,10 +206,7 @@ def _promise_verdict(
         findings=sum(max(1, int(value)) for value in counted),
         tolerated=tolerated,
         reason=reason,
-        top_findings=tuple(
-            cause.sentence()
-            for cause in by_root_cause(finding.as_row() for finding in top(evidence, len(evidence)))
-        )[:MAX_TOP_FINDINGS],
+        top_findings=tuple(finding.explanation for finding in top(evidence, MAX_TOP_FINDINGS)),
     )
 
 

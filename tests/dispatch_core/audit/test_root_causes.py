@@ -73,7 +73,7 @@ def test_a_sentence_has_numbers_of_entries_keys_and_consumers_and_the_worst_thre
         finding("split_key", 6, f"key-{n}", consumers=[6, 5], positions=[f"1:{n}"], t_us=1_000_000 * n)
         for n in range(1, 6)
     ]
-    (cause,) = by_root_cause([*rows, finding("out_of_order", 6, "key-1", positions=["1:1"], count=3)])
+    (cause,) = by_root_cause([*rows, *[finding("out_of_order", 6, "key-1", positions=["1:1"])] * 3])
     said = cause.sentence(ConsumerNames({5: "old", 6: "new"}))
     assert said.startswith(
         "3 out_of_order, 5 split_key at new, from 00:00:01.000 to 00:00:05.000: 5 entries of 5 keys, which old held"
