@@ -117,8 +117,11 @@ final class SoakConsumer {
 
     void leave() throws Exception {
         witness.note("left", name);
-        consumer.close();
-        client.close();
+        try {
+            consumer.close();
+        } finally {
+            client.close();
+        }
     }
 
     /** End without closing the consumer: the broker sees the connection end. */
