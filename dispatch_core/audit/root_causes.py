@@ -65,10 +65,10 @@ class RootCause:
         consumers = list(dict.fromkeys(number for row in self.rows for number in row.get("consumers") or ()))
         at = f" at {names.of(consumers[0])}" if consumers and _by_consumer(first) else ""
         others = listed((names.of(number) for number in consumers[1:]), most=_MOST_NAMED) if at else ""
-        held = f", which {others} held" if others and KINDS[first["kind"]].promise != COMPLETENESS else ""
+        who_held = f", which {others} held" if others and KINDS[first["kind"]].promise != COMPLETENESS else ""
         named = self._named()
         worst = f"; the worst are {listed(named)}" if len(named) > 1 else ""
-        return f"{counts}{at}{self._times()}: {self._extent()}{held}{worst}: {first['explanation']}"
+        return f"{counts}{at}{self._times()}: {self._extent()}{who_held}{worst}: {first['explanation']}"
 
     def _extent(self) -> str:
         entries = len({position for row in self.rows for position in row.get("positions") or ()})

@@ -89,10 +89,10 @@ def test_no_finding_is_lost_in_a_verdict() -> None:
 
 def test_a_restart_of_the_samples_is_three_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", str(CLASSIC)]) == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("    - ")]
-    assert [line[6:].partition(":")[0].partition(",")[0] for line in told] == [
+    sentences = [line for line in capsys.readouterr().out.splitlines() if line.startswith("    - ")]
+    assert [line[6:].partition(":")[0].partition(",")[0] for line in sentences] == [
         "10 out_of_order",
         "5 split_key at w0 (connection 7) at 08",
         "13 out_of_order",
     ]
-    assert all("; the worst are key-" in line for line in told)
+    assert all("; the worst are key-" in line for line in sentences)

@@ -16,7 +16,7 @@ PROGRAM = Path(sys.executable).with_name("dispatch-audit")
 
 
 def completions(line: str) -> list[str]:
-    """What the program answers to a shell whose cursor is behind ``line``."""
+    """Return the answer of the program to a shell whose cursor is behind ``line``."""
     wanted = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
     command = [
         sys.executable,
