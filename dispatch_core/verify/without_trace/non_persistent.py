@@ -5,10 +5,12 @@ Exclusive), and its permits, which the log determines, as nothing but flow and d
 is judged: whose turn it is depends on connections that were not writable, which no log of level *E* shows.
 
 *Drops.* No line stands for an entry that the broker drops: it is an entry of the message log that nobody was sent. When it
-was offered is known by its publish time and by its neighbours: before every line that changes the state, and before every
-delivery of a later entry, the entries that were published by then are *placed*: if they are not sent later, what the state
-says of them then is why they were dropped. The clock of a producer is not the broker's. So an entry for which a consumer had
-permits counts as dropped for want of them if the consumer had none within ``RACE_US`` before.
+was offered is known by its publish time and by its neighbours, because entries are offered in the order of their numbers. So
+before every line that changes the state, the entries are *placed* that were published by then and stand before all that are
+sent later; and before a delivery, all that stand before its entry. What the state says then is why an entry was dropped, if
+it never is sent. An entry takes a while to the broker, and its publish time is that of the producer's clock. So one that
+could have been taken is looked at again at each later state, until a later entry is sent, and a consumer counts as without
+permits for ``RACE_US`` after it was.
 
 Example: consumer 1 has one permit, 0:0 to 0:2 are published, 1 is sent 0:0, grants more and is sent 0:3. Before the grant
 0:1 and 0:2 are placed: its permits are 0. Neither is sent later, so two entries were dropped for want of permits.
@@ -80,6 +82,18 @@ class Dropped:
     consumers: tuple[int, ...]
 
 
+def _lowest_sent_later(batch: OperationBatch, entries: int) -> Ints:
+    """Return for each operation the lowest entry that a later one sends for the first time; ``entries`` = none does."""
+    lengths = np.diff(batch.op_start)
+    op = np.repeat(np.arange(len(lengths)), lengths)
+    ordinals = batch.op_ordinals[int(batch.op_start[0]) : int(batch.op_start[-1])]
+    of_sent = batch.op_code[op] == SENT
+    sent, first = np.unique(ordinals[of_sent], return_index=True)
+    lowest = np.full(len(lengths) + 1, entries, np.int64)
+    np.minimum.at(lowest, op[of_sent][first], sent)
+    return np.minimum.accumulate(lowest[::-1])[::-1][1:]
+
+
 class NonPersistentFold(DispatcherFold):
     """Replay of a dispatcher of a non-persistent topic. It takes its log in one batch."""
 
@@ -111,6 +125,9 @@ class NonPersistentFold(DispatcherFold):
             0, np.int64
         )  # the consumer that had to take each entry; -1 = any, or nobody
         self._next = 0  # the first entry that is not placed
+        self._open: Ints = np.empty(
+            0, np.int64
+        )  # entries that could have been taken, until a later one is sent
         self._joined = False  # somebody, by now
         self._short_until_us: dict[int, int] = {}  # by consumer: when it had no permits last
         self._all_short_until_us = _NEVER_US  # when nobody had any
@@ -141,6 +158,7 @@ class NonPersistentFold(DispatcherFold):
 
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self._take_entries(batch)
+        later = _lowest_sent_later(batch, len(self._sent))
         for at in range(len(batch.op_code)):
             code, t_us = int(batch.op_code[at]), int(batch.op_t_us[at])
             number = self._numbers.get(int(batch.op_consumer[at]), -1)
@@ -153,7 +171,7 @@ class NonPersistentFold(DispatcherFold):
                 continue
             if code not in (ADDED, FLOW, REMOVED):
                 continue
-            self._place_until(t_us)
+            self._place_until(t_us, int(later[at]))
             if code == FLOW:
                 self._note_shortage(number, t_us)
                 self.core.flow(number, int(batch.op_value[at]))
@@ -218,14 +236,24 @@ class NonPersistentFold(DispatcherFold):
         if isinstance(self.core, NonPersistentShared) and self.core.total <= 0:
             self._all_short_until_us = t_us
 
-    def _place_until(self, t_us: int) -> None:
-        """Place the entries that were published by a moment, as far as all before them were."""
+    def _place_until(self, t_us: int, before: int) -> None:
+        """Place the entries before ``before`` that were published by a moment, as far as all before them were."""
         late = np.flatnonzero(self._stored_us[self._next :] > t_us)
-        self._place_all(self._next + int(late[0]) if len(late) else len(self._stored_us), t_us)
+        published = self._next + int(late[0]) if len(late) else len(self._stored_us)
+        self._look_again()
+        self._place_all(min(published, before), t_us)
 
     def _place_before(self, entry: int, t_us: int) -> None:
-        """Place the entries before one that is sent: by the order of publishing they were offered before it."""
+        """Place the entries before one that is sent: they were offered before it."""
+        self._look_again()
         self._place_all(entry, t_us)
+        self._open = self._open[self._open > entry]
+
+    def _look_again(self) -> None:
+        """Place anew what could have been taken at the states before, as far as this one explains it."""
+        if len(self._open):
+            self._place_now(self._open)
+            self._open = self._open[self._place[self._open] == Place.NO_RULE]
 
     def _place_all(self, end: int, t_us: int) -> None:
         if end <= self._next:
@@ -237,6 +265,11 @@ class NonPersistentFold(DispatcherFold):
         if not self._joined:
             self._place[entries] = Place.PAST
             return
+        self._place_now(entries)
+        self._open = np.append(self._open, entries[self._place[entries] == Place.NO_RULE])
+
+    def _place_now(self, entries: Ints) -> None:
+        """Place entries by what the state says of them now."""
         if not self.core.connected:
             self._place[entries] = Place.NO_CONSUMER
             return
@@ -271,7 +304,7 @@ class NonPersistentFold(DispatcherFold):
             as_of_us: the moment of the verdict.
             closed: no line follows: what was not sent by now is dropped, however young.
         """
-        self._place_until(as_of_us)
+        self._place_until(as_of_us, len(self._stored_us))
         if closed:
             self._place_all(len(self._stored_us), as_of_us)
         over_us = self._placed_us + DROPPED_AFTER_US

@@ -328,3 +328,5 @@ def test_commands_that_need_a_store_refuse(
     assert "a non-persistent topic is not simulated" in capsys.readouterr().out
     assert main(["verify", folder]) == 2
     assert "the topic is non-persistent" in capsys.readouterr().out
+    assert main(["stats", folder]) == 2
+    assert "the statistics of a non-persistent topic are not computed" in capsys.readouterr().err
