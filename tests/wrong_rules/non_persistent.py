@@ -1,8 +1,8 @@
 """Wrong rules for non-persistent topics, and the comparison with real recordings that finds them.
 
 The recordings (``tests/data/non-persistent``) are of clients that take nothing while entries are published, and of
-connections that are always writable: so what became of *every* entry, sent or dropped, follows from the log, whose turn it is
-in Shared included.
+connections that are always writable: so what became of *every* entry, sent or dropped, follows from the log, and in Shared
+whose turn it is.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ WRONG_NON_PERSISTENT: Final[dict[str, WrongRule]] = {
         "if refused is not None:",
         "if refused is not None and refused.reason is not DropReason.NO_PERMITS:",
     ),
-    "non_persistent_active_by_joining": edit(
-        "the consumer that joined first is active, not the first by name",
+    "non_persistent_last_is_active": edit(
+        "the consumer that joined last is sent the entries, not the active one",
         f"{_SINGLE}.publish",
         "consumer = self.active",
-        "consumer = min(self.connected, default=None)",
+        "consumer = max(self.connected, default=None)",
     ),
 }
 
