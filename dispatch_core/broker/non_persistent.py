@@ -85,7 +85,7 @@ class DropReason(Enum):
 
 
 class Outcome(NamedTuple):
-    """What becomes of an entry.
+    """Outcome of offering an entry to a subscription.
 
     Attributes:
         consumer: who is sent it; ``None`` = it is dropped.

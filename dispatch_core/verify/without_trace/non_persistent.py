@@ -56,7 +56,7 @@ _NEVER_US: Final = -(1 << 62)
 
 
 class Place(IntEnum):
-    """What the state said of an entry when it was offered."""
+    """Explanation that the state gave of a drop when the entry was offered."""
 
     UNPLACED = 0
     PAST = 1  # published before the first consumer of this log joined: not for the subscription
