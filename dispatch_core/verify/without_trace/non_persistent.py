@@ -238,16 +238,16 @@ class NonPersistentFold(DispatcherFold):
 
     def _place_until(self, t_us: int, before: int) -> None:
         """Place the entries before ``before`` that were published by a moment, as far as all before them were."""
-        late = np.flatnonzero(self._stored_us[self._next :] > t_us)
-        published = self._next + int(late[0]) if len(late) else len(self._stored_us)
         self._look_again()
-        self._place_all(min(published, before), t_us)
+        late = np.flatnonzero(self._stored_us[self._next : before] > t_us)
+        self._place_all(self._next + int(late[0]) if len(late) else before, t_us)
 
     def _place_before(self, entry: int, t_us: int) -> None:
         """Place the entries before one that is sent: they were offered before it."""
         self._look_again()
         self._place_all(entry, t_us)
-        self._open = self._open[self._open > entry]
+        if len(self._open):
+            self._open = self._open[self._open > entry]
 
     def _look_again(self) -> None:
         """Place anew what could have been taken at the states before, as far as this one explains it."""
