@@ -277,6 +277,35 @@ def test_what_comes_behind_the_last_delivery_is_dropped_too(audit: Callable[...,
     assert code == 0
 
 
+def test_a_subscription_that_is_made_again_owes_nothing_of_before(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last consumer's leave deletes the subscription; the next one begins a new incarnation of the same load."""
+    loads = {
+        1: (0, [added(1), flow(1, 1), sent(1, 0), removed(1), {"kind": "subscription_deleted"}]),
+        2: (20, [added(1), flow(1, 1), sent(1, 4), flow(1, 1), flow(1, 1), flow(1, 1)]),
+    }
+    events = [
+        {**event, "incarnation": load, "t_us": event["t_us"] + 1_000_000 * second}
+        for load, (second, lines) in loads.items()
+        for event in numbered([{"kind": "checkpoint", "consumers": []}, *lines])
+    ]
+    messages = [
+        published(0, 3.5),
+        published(1, 4.5),
+        published(2, 10),
+        published(3, 22.5),
+        published(4, 23.5),
+    ]
+    assert main(["audit", "--json", str(write(messages, events))]) == 0
+    *found, verdict = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["incarnation"], row["kind"], row["positions"]) for row in found] == [
+        (1, "dropped", ["5:1"]),
+        (2, "dropped", ["5:3"]),
+    ]
+    assert verdict["verdict"] == "PASS"
+
+
 def test_each_drop_is_in_one_interval(write: Callable[..., Path]) -> None:
     log = read(write(DROPS, list(EVENTS)))
     edges = [datetime.fromtimestamp(T0_US // 1_000_000 + second, UTC) for second in (-60, 3, 5, 8, 600)]
