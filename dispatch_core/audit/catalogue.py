@@ -149,6 +149,13 @@ _KINDS: Final = (
         None,
     ),
     AnomalyKind(
+        "dropped",
+        INFO,
+        COMPLETENESS,
+        "entries of a non-persistent topic that were sent to nobody when they were published; counted by the reason",
+        None,
+    ),
+    AnomalyKind(
         "ack_hole",
         MINOR,
         COMPLETENESS,

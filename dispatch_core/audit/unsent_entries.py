@@ -25,6 +25,7 @@ from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.delayed_delivery import DelayedDelivery
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.transactions import NO_TRANSACTION, Committed, TransactionIds
+from dispatch_core.broker.profiles import is_non_persistent
 from dispatch_core.recording.checkpoint import Checkpoint, upto
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted, parts_of
@@ -234,9 +235,9 @@ def unsent_of(
     """Count the entries that neither a log nor an ``earlier`` incarnation has sent, without ``unfinished`` ones.
 
     What lies before the first entry that a subscription was sent after it was made again does not count; of a deleted one
-    nothing is owed.
+    and of a non-persistent topic nothing is owed.
     """
-    if is_deleted(log.events):
+    if is_deleted(log.events) or is_non_persistent(log.topic):
         return 0
     unsent = UnsentEntries()
     logs = [*(earlier.every if isinstance(earlier, EarlierLoads) else earlier), log]

@@ -37,6 +37,31 @@ class Dispatcher(Enum):
     KEY_SHARED_CLASSIC = "sticky key, classic"  # …Classic
     SHARED = "shared"  # PersistentDispatcherMultipleConsumers
     SHARED_CLASSIC = "shared, classic"  # …Classic
+    # NonPersistentDispatcherSingleActiveConsumer
+    NON_PERSISTENT_SINGLE_ACTIVE = "non-persistent, single active consumer"
+    # NonPersistentStickyKeyDispatcherMultipleConsumers
+    NON_PERSISTENT_KEY_SHARED = "non-persistent, sticky key"
+    # NonPersistentDispatcherMultipleConsumers
+    NON_PERSISTENT_SHARED = "non-persistent, shared"
+
+
+_NON_PERSISTENT: Final = {
+    "Exclusive": Dispatcher.NON_PERSISTENT_SINGLE_ACTIVE,
+    "Failover": Dispatcher.NON_PERSISTENT_SINGLE_ACTIVE,
+    "Key_Shared": Dispatcher.NON_PERSISTENT_KEY_SHARED,
+    "Shared": Dispatcher.NON_PERSISTENT_SHARED,
+}
+#: Beginning of the name of a topic whose messages are stored nowhere (TopicDomain.non_persistent).
+_NON_PERSISTENT_TOPIC: Final = "non-persistent://"
+
+
+def is_non_persistent(topic: str | None) -> bool:
+    """True if a topic is a non-persistent one, by its full name.
+
+    >>> is_non_persistent("non-persistent://public/default/t"), is_non_persistent("persistent://public/default/t")
+    (True, False)
+    """
+    return topic is not None and topic.startswith(_NON_PERSISTENT_TOPIC)
 
 
 class OrderingRule(Enum):
@@ -111,6 +136,8 @@ _CHANGES: Final[dict[str, dict[tuple[int, int], int]]] = {
     "dead_exclusive_replaced": {(3, 0): 2, (3, 2): 0},  # #21183
     "failover_ring_flag": {(3, 0): 8, (3, 3): 3, (4, 0): 1, (4, 1): 0},  # #23584, PIP-392
     "failover_read_epoch": {(4, 0): 13, (4, 2): 4},  # #26174
+    # non-persistent topics
+    "non_persistent_removal_lowers_total": {(3, 0): 15, (4, 0): 8, (4, 1): 2, (4, 2): 0},  # #24885
 }
 
 #: Changes that were taken back or replaced: first release of each line *without* them, read like ``_CHANGES``.
@@ -169,19 +196,30 @@ class Profile:
         release, rules = self.broker_version, text_of(self.version)
         if release.removeprefix("v") not in (rules, PREVIEW_PIP_282):
             release = f"{release} by the rules of {rules}"
-        if self.dispatcher is Dispatcher.SINGLE_ACTIVE:
+        if self.dispatcher in (Dispatcher.SINGLE_ACTIVE, Dispatcher.NON_PERSISTENT_SINGLE_ACTIVE):
             return f"{release} {self.dispatcher.value}, {self.failover.value}"
         if self.is_shared:
             return f"{release} {self.dispatcher.value}"
         selector = "consistent hashing" if self.consistent_hashing else "auto-split hash range"
         if self.key_shared_mode == "STICKY":
             selector = "sticky ranges"
+        if self.is_non_persistent:
+            return f"{release} {self.dispatcher.value}, {selector}"
         return f"{release} {self.dispatcher.value}, {self.ordering.value}, {selector}"
 
     @property
     def is_shared(self) -> bool:
         """True for a Shared subscription."""
-        return self.dispatcher in (Dispatcher.SHARED, Dispatcher.SHARED_CLASSIC)
+        return self.dispatcher in (
+            Dispatcher.SHARED,
+            Dispatcher.SHARED_CLASSIC,
+            Dispatcher.NON_PERSISTENT_SHARED,
+        )
+
+    @property
+    def is_non_persistent(self) -> bool:
+        """True for a subscription of a non-persistent topic."""
+        return self.dispatcher in _NON_PERSISTENT.values()
 
     @property
     def digest(self) -> str:
@@ -270,10 +308,12 @@ def resolve(
     partition_index: int = -1,
     key_shared_mode: str = "AUTO_SPLIT",
     allow_out_of_order: bool = False,
+    non_persistent: bool = False,
 ) -> Profile:
     """Return the profile of a subscription.
 
     ``config``: values in force under their ``broker.conf`` names; absent ones take the release's default.
+    ``non_persistent``: of a non-persistent topic (``is_non_persistent``).
     Raises ``ProfileError`` for a version or value no rule can be derived from.
     """
     settings_text = None if config is None else json.dumps(config)
@@ -284,6 +324,7 @@ def resolve(
         partition_index,
         key_shared_mode,
         allow_out_of_order,
+        non_persistent,
     )
 
 
@@ -295,6 +336,7 @@ def _resolved(
     partition_index: int,
     key_shared_mode: str,
     allow_out_of_order: bool,
+    non_persistent: bool,
 ) -> Profile:
     """Return the profile of a subscription; the last ones are kept, as a run has many dispatchers of few profiles."""
     config = None if settings_text is None else json.loads(settings_text)
@@ -305,6 +347,11 @@ def _resolved(
     values, ignored = settings.in_force(version, config, preview=preview)
     changes = _IN_PREVIEW if preview else frozenset(name for name in _CHANGES if contains(version, name))
     dispatcher = _dispatcher(changes, values, subscription_type)
+    if non_persistent:
+        dispatcher = _NON_PERSISTENT[subscription_type]
+        # A topic that is not partitioned counts as partition 0, where a persistent one asks the ring
+        # (NonPersistentSubscription.addConsumer).
+        partition_index = max(partition_index, 0)
     consistent = bool(values["subscriptionKeySharedUseConsistentHashing"]) and key_shared_mode == "AUTO_SPLIT"
     if "draining_hashes" not in changes:
         space = hashing.MURMUR_31

@@ -17,6 +17,11 @@ round or an earlier one. Three places are looked at, in this order:
 An index behind the end of the list is 0. Nobody tells the index that a consumer has joined or left: the list moves under it.
 It is kept until the dispatcher is made anew. Nothing in this choice is random.
 
+*A list that is not sorted.* The dispatcher of a non-persistent topic keeps its consumers in the order in which they joined,
+whatever their levels, and uses the same search. It then compares neighbours, not levels: step 1 ends at the first consumer
+of no better level, step 2 at the first one of another level, and step 3 takes everybody behind. So a consumer that could
+take an entry may not be found, and there are lists that the search never leaves (``EndlessSearchError``).
+
 *How many entries.* Permits and the room below the limit of unacknowledged messages count messages, a turn hands out entries.
 The two are converted by the average batch of the read result (not of the consumer), rounded down, at least 1. A turn has one
 entry at least. *Size* is ``dispatcherMaxRoundRobinBatchSize``.
@@ -52,7 +57,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import takewhile
 from typing import NamedTuple
+
+from dispatch_core.errors import DispatchAuditError
 
 
 class TurnRule(Enum):
@@ -73,6 +81,24 @@ class Room(NamedTuple):
     below_limit: int
 
 
+class EndlessSearchError(DispatchAuditError):
+    """The broker searches a list that is not sorted without end, until a consumer of the level at the index is available.
+
+    The scan comes back to the first consumer of the level, meets another level before the index, and begins again.
+
+    >>> next_consumer([0, 1, 0], lambda place: place == 1, 2)
+    Traceback (most recent call last):
+    dispatch_core.broker.round_robin.EndlessSearchError: no consumer of level 0 is available from place 2 on, ...
+    """
+
+    def __init__(self, index: int, level: int) -> None:
+        super().__init__(
+            f"no consumer of level {level} is available from place {index} on, and the broker searches on without end: "
+            "consumers of several priority levels joined in turns. Give all consumers of a non-persistent topic one "
+            "priority level"
+        )
+
+
 def next_consumer(levels: Sequence[int], is_available: Callable[[int], bool], index: int) -> int | None:
     """Return the place in the list of the consumer that has the next turn; ``None`` if nobody is available.
 
@@ -89,16 +115,29 @@ def next_consumer(levels: Sequence[int], is_available: Callable[[int], bool], in
 
     >>> next_consumer([0, 1, 1], lambda _: True, 2)
     0
+
+    A list that is not sorted: the consumer of level 1 has joined first. Behind the index nobody is left, so that the search
+    ends with nobody although that consumer could take an entry:
+
+    >>> next_consumer([1, 0], lambda place: place == 0, 1)
+
+    Raises ``EndlessSearchError`` where the broker searches such a list without end.
     """
     if not levels:
         return None
     index = index if index < len(levels) else 0
     level = levels[index]
-    better = [place for place in range(index) if levels[place] < level]
-    same = [place for place in range(len(levels)) if levels[place] == level]
-    worse = [place for place in range(len(levels)) if levels[place] > level]
-    from_index = [place for place in same if place >= index] + [place for place in same if place < index]
-    return next((place for place in (*better, *from_index, *worse) if is_available(place)), None)
+    better = takewhile(lambda place: levels[place] < level, range(index))
+    behind = list(takewhile(lambda place: levels[place] == level, range(index, len(levels))))
+    first = levels.index(level)
+    before = list(takewhile(lambda place: levels[place] == level, range(first, index)))
+    from_index = [*behind, *before]
+    never_back = first + len(before) < index
+    worse = range(0) if never_back else range(index + len(behind), len(levels))
+    found = next((place for place in (*better, *from_index, *worse) if is_available(place)), None)
+    if found is None and never_back:
+        raise EndlessSearchError(index, level)
+    return found
 
 
 def average_batch(messages: int, entries: int) -> int:

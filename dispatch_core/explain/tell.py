@@ -16,6 +16,7 @@ from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, counts_by_name, listed, plural, positions_listed
 from dispatch_core.audit.sentences.names import shown
+from dispatch_core.broker.profiles import is_non_persistent
 from dispatch_core.explain.explanation import Explanation
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
 from dispatch_core.explain.record import Record
@@ -51,9 +52,12 @@ def headline(explanation: Explanation, at_us: int | None = None) -> list[str]:
     """The answer in a few paragraphs: findings, waits, outcome of the entries, owners."""
     said = [_at(explanation, at_us)] if at_us is not None else []
     said += _found(explanation)
-    said += _held(explanation)
-    said += _kept(explanation)
-    said.append(_fate(explanation))
+    if is_non_persistent(explanation.record.log.topic):
+        said += _sent_or_dropped(explanation)
+    else:
+        said += _held(explanation)
+        said += _kept(explanation)
+        said.append(_fate(explanation))
     said += _owned(explanation)
     said += _counted(explanation)
     if explanation.subject.also:
@@ -235,6 +239,23 @@ def _fate(explanation: Explanation) -> str:
     return f"{counted(count, 'entry', 'entries')}{batches}, {where}: {', '.join(said)}."
 
 
+def _sent_or_dropped(explanation: Explanation) -> list[str]:
+    """The outcome of the entries of a non-persistent topic: nothing waits there, and acknowledgements count for nothing."""
+    record, d = explanation.record, explanation.record.deliveries
+    drops = [row for row in explanation.anomalies if row["kind"] == "dropped"]
+    if explanation.subject.kind == CONSUMER:
+        sent = int(np.isin(d[:, at.CONSUMER], explanation.subject.places).sum())
+        said = [f"It was sent {counted(sent, 'entry', 'entries')}."]
+    else:
+        ordinals = explanation.subject.ordinals
+        sent = len(np.unique(d[np.isin(d[:, at.ENTRY], ordinals), at.ENTRY]))
+        positions = record.positions(ordinals[[0, -1]].tolist())
+        where = positions[0] if len(ordinals) == 1 else f"{positions[0]} to {positions[1]}"
+        nobody = len(ordinals) - sent
+        said = [f"{counted(len(ordinals), 'entry', 'entries')}, {where}: {sent} sent, {nobody} to nobody."]
+    return said + [f"Dropped ({row['reason']}): {row['explanation']}." for row in drops]
+
+
 def _fate_of_consumer(explanation: Explanation) -> str:
     record, d = explanation.record, explanation.record.deliveries
     own = d[np.isin(d[:, at.CONSUMER], explanation.subject.places) & (d[:, at.OPERATION] >= record.first_op)]
@@ -309,7 +330,7 @@ def _at(explanation: Explanation, at_us: int) -> str:
     waiting = [
         w for w in explanation.waits if w.from_us <= at_us and (w.until_us is None or w.until_us > at_us)
     ]
-    if waiting and explanation.subject.kind != CONSUMER:
+    if waiting and explanation.subject.kind != CONSUMER and not is_non_persistent(record.log.topic):
         oldest = min(wait.from_us for wait in waiting)
         positions = record.positions(sorted(wait.ordinal for wait in waiting))
         said.append(f"{positions_listed(positions)} waited to be sent, for {duration(at_us - oldest)} so far")

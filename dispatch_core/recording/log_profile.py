@@ -17,7 +17,13 @@ import pyarrow as pa
 from dispatch_core.arrays.columns import has, rows_at
 from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.broker import settings as settings_
-from dispatch_core.broker.profiles import Dispatcher, Profile, partition_index, resolve
+from dispatch_core.broker.profiles import (
+    Dispatcher,
+    Profile,
+    is_non_persistent,
+    partition_index,
+    resolve,
+)
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.errors import ProfileError
 from dispatch_core.recording.checkpoint import leading
@@ -135,6 +141,7 @@ def profile_of(log: DispatcherLog) -> Profile:
         partition_index=partition_index(log.header, log.topic),
         key_shared_mode=policy.mode,
         allow_out_of_order=policy.allow_out_of_order,
+        non_persistent=is_non_persistent(log.topic),
     )
     if log.header.get("subscription_type") is None:
         assumed = f"the log's header names no subscription_type: {kind} was assumed"

@@ -54,7 +54,8 @@ from dispatch_core.audit.waits.passed_entries import Overtaken, PassedEntries, p
 from dispatch_core.audit.waits.possible_moves import PossibleMoves
 from dispatch_core.audit.waits.tracker import SampledWait, grace_of
 from dispatch_core.broker.ownership import OwnershipSpans
-from dispatch_core.errors import SnapshotError
+from dispatch_core.broker.profiles import is_non_persistent
+from dispatch_core.errors import NotStreamableError, SnapshotError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted
 from dispatch_core.recording.schema import EVENTS, MESSAGES
@@ -122,6 +123,9 @@ class Replay:
             in_force: behaviours that ``limit`` lines show, of the whole log; by default those in the events of ``head``.
             last_line: the line before, of a subscription that is made again; of ``after`` by default.
         """
+        self._non_persistent = is_non_persistent(head.topic)
+        if self._non_persistent and not whole:
+            raise NotStreamableError(f"{head.topic}: the log of a non-persistent topic is judged as a whole")
         if after is not None and after._deleted and resumes:
             last_line = after._audit.last_line
         self._head = head
@@ -163,13 +167,15 @@ class Replay:
             if after._deleted:
                 self._audit.clocks = ProducerClocks()
         self._is_first = after is None and not earlier
-        self._permits: Ledger | None = choose_ledger(
-            head,
-            self._judge.profile,
-            single_active=self._audit.window.single_active,
-            is_trace=trace is not None,
-            is_first=self._is_first,
-        )
+        self._permits: Ledger | None = None
+        if not self._non_persistent:
+            self._permits = choose_ledger(
+                head,
+                self._judge.profile,
+                single_active=self._audit.window.single_active,
+                is_trace=trace is not None,
+                is_first=self._is_first,
+            )
         made_again = after is not None and after._deleted
         self._later_load: bool = not (self._is_first or resumes or made_again)
         self._loads_ended_us: int = _last_us(earlier) if after is None else after._last_line[1] or 0
@@ -311,14 +317,16 @@ class Replay:
         self.pairs = audit.pairs if deliveries.num_rows == count else None
         self._counted["entries_sent"] += deliveries.num_rows
         window = self._audit.window
-        holes = filled_holes(
-            self._audit.scan,
-            window,
-            max(self._audit.new_ops.start, window.first_op_of_last_log),
-            self._limits,
-            gap=self._audit.has_gaps,
-            in_force=self._in_force,
-        )
+        holes = []
+        if not self._non_persistent:
+            holes = filled_holes(
+                self._audit.scan,
+                window,
+                max(self._audit.new_ops.start, window.first_op_of_last_log),
+                self._limits,
+                gap=self._audit.has_gaps,
+                in_force=self._in_force,
+            )
         return {
             "deliveries": deliveries,
             "divergences": divergences,
@@ -393,7 +401,10 @@ class Replay:
 
         Those that are not finished are not counted. Call it after ``finish``.
         """
-        return 0 if self._deleted else self._unsent.count(unfinished=self._unfinished)
+        nothing_owed = (
+            self._deleted or self._non_persistent
+        )  # what a non-persistent topic drops is counted by itself
+        return 0 if nothing_owed else self._unsent.count(unfinished=self._unfinished)
 
     @property
     def first_gap(self) -> int | None:
@@ -445,7 +456,10 @@ class Replay:
             free = {consumer.number for consumer in consumers if consumer.allow_out_of_order}
             mixed = self._mixed_keys.findings(names)
             found += [finding for finding in mixed if free.isdisjoint(finding.consumers)]
-        found += ack_holes(self._audit.scan, self._audit.window, limits, end, self._in_force)
+        if self._non_persistent:
+            found += self._judge.dropped(self._audit, end, names, closed=self._closed)
+        else:
+            found += ack_holes(self._audit.scan, self._audit.window, limits, end, self._in_force)
         if self._permits is not None:
             self._permits.finish()
             found += permit_findings(

@@ -8,14 +8,16 @@ give is the same, so everything behind them is written once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dispatch_core.audit.deliveries.findings import Finding as StallFinding
 from dispatch_core.audit.deliveries.fold import AuditFold
+from dispatch_core.audit.waits.findings import End
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
 from dispatch_core.audit.waits.tracker import SampledWait
@@ -132,6 +134,19 @@ class Judge(ABC):
     @abstractmethod
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return every wait, ended or not, when the log ends behind the line ``seq``."""
+
+    def dropped(
+        self, audit: AuditFold, end: End, names: Mapping[int, str], *, closed: bool
+    ) -> list[StallFinding]:
+        """Return the findings ``dropped`` of a non-persistent topic, when the log has ended; none of other topics.
+
+        Args:
+            audit: the audit of the same log.
+            end: the end of the log.
+            names: of the consumers, by number.
+            closed: no line follows.
+        """
+        return []
 
     def beyond(self) -> Position | None:
         """Return the first position of a long backlog that ``waits`` did not look at; ``None`` = it looked at all."""

@@ -19,19 +19,24 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import ints
 from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
+from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.deliveries.fold import AuditFold
 from dispatch_core.audit.deliveries.operations import ACK, ADDED, SENT, Lines, Operations
 from dispatch_core.audit.deliveries.scan import Scan
 from dispatch_core.audit.deliveries.subscription_start import begins_at_checkpoint, for_subscription
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.sentences.names import ConsumerNames
+from dispatch_core.audit.waits.dropped import NO_CONSUMER, NO_PERMITS, NOT_WRITABLE, dropped_finding
+from dispatch_core.audit.waits.findings import End
 from dispatch_core.audit.waits.held_by_limits import HeldByLimits
 from dispatch_core.audit.waits.never_sent import SkippedEntries
-from dispatch_core.audit.waits.tracker import Key, SampledWait, tracker_for
+from dispatch_core.audit.waits.tracker import MOST_POSITIONS, Key, SampledWait, tracker_for
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.non_persistent import NonPersistentDispatcher
 from dispatch_core.broker.ownership import OwnershipSpans
-from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.errors import ProfileError, SnapshotError, UnsupportedRuleError
@@ -54,11 +59,17 @@ from dispatch_core.verify.without_trace.key_shared import (
     OperationBatch,
     fold_of,
 )
+from dispatch_core.verify.without_trace.non_persistent import NonPersistentFold, Place
 from dispatch_core.verify.without_trace.possible_owners import Member
 from dispatch_core.verify.without_trace.races import Racing
 
 _NOTHING: Final = np.empty(0, np.int64)
 _JUDGEMENTS: Final = pa.array(JUDGEMENTS)
+_DROP_REASONS: Final = {
+    Place.NO_CONSUMER: NO_CONSUMER,
+    Place.NO_PERMITS: NO_PERMITS,
+    Place.NO_RULE: NOT_WRITABLE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +147,13 @@ class WithoutTraceJudge(Judge):
         """See ``Judge``."""
         return self._fold is not None and self._fold.knows_stalls
 
-    def never_sent(self, *, single_active: bool) -> SkippedEntries:
-        """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed."""
+    def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
+        """See ``Judge``: the rules of Key_Shared say of an entry that was skipped that it was, where they are replayed.
+
+        Of a non-persistent topic none is: what was not sent was dropped (``dropped``).
+        """
+        if isinstance(self._fold, NonPersistentFold):
+            return None
         by_rules = self._fold is not None and not single_active and not self._is_shared
         return SkippedEntries(certain=single_active or by_rules, by_rules=by_rules)
 
@@ -152,7 +168,8 @@ class WithoutTraceJudge(Judge):
             if self._fold.wait_tracker is not None:
                 self._ended_waits += self._fold.wait_tracker.take()
             return None
-        self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
+        if not isinstance(self._fold, NonPersistentFold):
+            self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))
         if self._fold.wait_tracker is not None:
@@ -166,7 +183,9 @@ class WithoutTraceJudge(Judge):
 
     def droppable(self) -> int | None:
         """See ``Judge``: none before the first batch of an incarnation, whose rules know no entry yet."""
-        return None if self._fold is None or not self._entries else self._fold.core.droppable()
+        if self._fold is None or not self._entries or isinstance(self._fold, NonPersistentFold):
+            return None  # what is not persistent comes in one batch
+        return self._fold.core.droppable()
 
     def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
         """See ``Judge``."""
@@ -178,6 +197,24 @@ class WithoutTraceJudge(Judge):
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """See ``Judge``: waits that ended, those that go on, and the sum of those too short to be reported one by one."""
         return [] if self._fold is None else self._ended_waits + self._fold.waits(seq, as_of_us)
+
+    def dropped(self, audit: AuditFold, end: End, names: Mapping[int, str], *, closed: bool) -> list[Finding]:
+        """See ``Judge``."""
+        if not isinstance(self._fold, NonPersistentFold):
+            return []
+        position, shown_names = audit.window.position, ConsumerNames(names)
+        return [
+            dropped_finding(
+                _DROP_REASONS[drop.place],
+                [position(entry) for entry in drop.entries[:MOST_POSITIONS].tolist()],
+                entries=len(drop.entries),
+                messages=drop.messages,
+                consumers={number: shown_names.of(number) for number in drop.consumers},
+                seq=end.seq,
+                t_us=end.as_of_us,
+            )
+            for drop in self._fold.dropped(self._start_us, end.as_of_us, closed=closed)
+        ]
 
     def beyond(self) -> Position | None:
         """See ``Judge``."""
@@ -204,8 +241,8 @@ class WithoutTraceJudge(Judge):
         if self._fold is None or not self._begun:
             return DispatcherPosition()
         core = self._fold.core
-        if isinstance(core, SharedDispatcher):
-            return DispatcherPosition()  # what is read is not known
+        if isinstance(core, SharedDispatcher | NonPersistentDispatcher):
+            return DispatcherPosition()  # what is read is not known, or there is no cursor
         entries, scalars = WindowEntries(audit.window, audit.scan), self._fold.state.s
         state_json = json.dumps(self._statistics(core, audit, ranges=False), sort_keys=True)
         return shown_position(
@@ -217,7 +254,7 @@ class WithoutTraceJudge(Judge):
         if self._fold is None or self._fold.not_judged is not None:
             return None
         core = self._fold.core
-        if isinstance(core, SharedDispatcher):
+        if isinstance(core, SharedDispatcher | NonPersistentDispatcher):
             return None
         entries = WindowEntries(audit.window, audit.scan)
         return InferredDispatcher(core, entries, self._fold.owned, self._statistics(core, audit, ranges=True))
@@ -322,8 +359,14 @@ class WithoutTraceJudge(Judge):
         )
 
     def _hashes(self, window: LogWindow, new: slice) -> Ints:
-        """Return the sticky key hashes of new entries; of Shared, which has none, 0 for each entry that is stored."""
-        if self._is_shared:
+        """Return the sticky key hashes of new entries.
+
+        Of Shared, which has none, and of Failover on a non-persistent topic: 0 for each entry that is stored.
+        """
+        unhashed = (
+            self.profile is not None and self.profile.dispatcher is Dispatcher.NON_PERSISTENT_SINGLE_ACTIVE
+        )
+        if self._is_shared or unhashed:
             return np.where(window.stored[new], np.int64(0), np.int64(NOT_STORED))
         return window.entry_hash[new].copy()
 

@@ -36,7 +36,7 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
 from dispatch_core.broker.permits import UNLIMITED, look_ahead_limit
-from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.profiles import Dispatcher, Profile, is_non_persistent
 from dispatch_core.errors import ProfileError
 from dispatch_core.recording.checkpoint import leading
 from dispatch_core.recording.known_until import log_until
@@ -199,6 +199,10 @@ def statistics_at(
         profile, problem = profile_of(log), None
     except ProfileError as error:
         profile, problem = None, str(error)
+    if is_non_persistent(log.topic):
+        raise NoStateError(
+            f"{log.topic}: the statistics of a non-persistent topic are not computed; audit and explain say what was dropped"
+        )
     deliveries = Deliveries.of(until)
     state = _state(log, until, earlier, profile, problem, moment, len(deliveries.row), largest_trace)
     start_us = int(times[0])

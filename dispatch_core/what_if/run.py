@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.positions import locate
-from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.profiles import Dispatcher, Profile, is_non_persistent
 from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
@@ -100,6 +100,11 @@ def _simulate(
     stored_us: Ints,
     paces: Paces = (),
 ) -> DispatcherLog:
+    if is_non_persistent(load.topic):
+        raise UnsupportedRuleError(
+            f"{load.topic}: a non-persistent topic is not simulated: what it would have dropped under other rules depends "
+            "on connections, which no log shows"
+        )
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
     if profile.is_shared or single != load.is_single_active:
         raise UnsupportedRuleError(

@@ -64,6 +64,13 @@ PROMISE: Final = Promise(
             kinds=("skipped",),
         ),
         Check(
+            "dropped",
+            FAIL,
+            "reasons for which entries of a non-persistent topic were dropped: {value} (the policy allows {limit})",
+            limit="completeness.dropped",
+            kinds=("dropped",),
+        ),
+        Check(
             "completeness_uncertain",
             UNKNOWN,
             "possible losses, stalls or lost permits that this log cannot prove: {value}",
@@ -105,5 +112,5 @@ PROMISE: Final = Promise(
         *REPLAY_CHECKS,
         *log_checks(UNKNOWN, "log_gap", "unknown_position", "overlapping_incarnations"),
     ),
-    tolerated=("skipped",),
+    tolerated=("skipped", "dropped"),
 )

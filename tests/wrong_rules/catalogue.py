@@ -11,6 +11,7 @@ from dispatch_core.broker import gates
 from tests.wrong_rules.batches import WRONG_BATCHES
 from tests.wrong_rules.choices import WRONG_CHOICES
 from tests.wrong_rules.counting import WRONG_COUNTING
+from tests.wrong_rules.non_persistent import WRONG_NON_PERSISTENT
 from tests.wrong_rules.operations import WRONG_OPERATIONS
 from tests.wrong_rules.shared import WRONG_SHARED
 from tests.wrong_rules.switch import WrongRule, edit, release
@@ -405,6 +406,7 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     **WRONG_BATCHES,
     **WRONG_CHOICES,
     **WRONG_COUNTING,
+    **WRONG_NON_PERSISTENT,
     **WRONG_OPERATIONS,
     **WRONG_SHARED,
 }

@@ -18,6 +18,7 @@ from dispatch_core.broker.profiles import resolve
 from dispatch_core.broker.selectors.consistent_hashing import ConsistentHashingSelector
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
+from tests.wrong_rules.non_persistent import NON_PERSISTENT_CHECKS
 
 KEY: Final = 11858
 DELAY: Final = "activeConsumerFailoverDelayTimeMillis"
@@ -346,4 +347,5 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "shared_level_of_the_index_first": better_levels_come_first,
     "shared_worse_levels_never": better_levels_come_first,
     "shared_new_dispatcher_goes_on": a_new_dispatcher_begins_with_the_first_consumer,
+    **NON_PERSISTENT_CHECKS,
 }

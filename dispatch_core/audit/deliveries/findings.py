@@ -19,6 +19,7 @@ from dispatch_core.audit.catalogue import (
     INFO,
     KIND_ORDER,
     KINDS,
+    MAJOR,
     MAYBE_HANDOVER,
     MINOR,
     ORDER_NOT_PROMISED,
@@ -58,6 +59,10 @@ ROWS_LOST: Final = "rows_lost"
 ACK_RACING: Final = "ack_racing"
 #: Likewise of a redelivery request and a delivery that follows it (``kernel.REQUEST_RACE_US``).
 REQUEST_RACING: Final = "request_racing"
+#: An entry of a non-persistent topic was sent more than once.
+SENT_TWICE: Final = "sent_twice"
+#: Entries of a non-persistent topic that several producers published: no order between them is kept.
+SEVERAL_PRODUCERS: Final = "several_producers"
 #: An administrator or a client may have moved the cursor; no line would say so.
 CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
 #: The log's clock may have jumped forward.
@@ -301,16 +306,27 @@ class Findings:
             )
         else:
             text += self._rule(delivery)
+        reason = REQUEST_RACING if racing else None
+        if self._window.non_persistent and not self._of_one_producer(delivery, other):
+            reason = SEVERAL_PRODUCERS
+            text += "; but the log does not say that one producer published both, and no order is kept between producers"
         return self._finding(
             "out_of_order",
             delivery,
             [other],
             text,
             cause=cause,
-            reason=REQUEST_RACING if racing else None,
+            reason=reason,
             proof=[op] if racing else [],
-            uncertain=racing,
+            uncertain=reason is not None,
             first=earlier < 0,
+        )
+
+    def _of_one_producer(self, delivery: int, other: int) -> bool:
+        """Check whether the log names one producer for the entries of two deliveries."""
+        producer = self._window.producer[[self._state[delivery, ENTRY], self._state[other, ENTRY]]]
+        return bool(
+            producer[0] == producer[1] and producer[0] >= 0 and self._window.is_named(int(producer[0]))
         )
 
     def _overtaken(self, delivery: int, other: int, op: int, _handover: int) -> Finding:
@@ -368,7 +384,22 @@ class Findings:
             uncertain=reason == MAYBE_HANDOVER,
         )
 
+    def _sent_twice(self, delivery: int) -> Finding:
+        """Describe a further delivery of an entry of a non-persistent topic, which nothing explains."""
+        earlier = self._sent[delivery].before
+        return self._finding(
+            "redelivered",
+            delivery,
+            [earlier],
+            f"{self._position(delivery)}{self._of_key(delivery)} was sent again, to {self._to(delivery)} at "
+            f"{self._when(delivery)}, which had gone to {self._to(earlier)} at {self._when(earlier)}; the broker sends an "
+            "entry of a non-persistent topic once",
+            reason=SENT_TWICE,
+        )
+
     def _after_ack(self, delivery: int, other: int, op: int, handover: int) -> Finding:
+        if self._window.non_persistent:
+            return self._sent_twice(delivery)
         acked, sent = self._lines[op], self._sent[delivery]
         by_checkpoint = self._window.is_of_checkpoint(op)
         by = self._window.moved_by.get(op)
@@ -485,6 +516,8 @@ class Findings:
     def _rule(self, delivery: int) -> str:
         if self._window.single_active:
             return "; a change of Failover's active consumer does not wait for entries that are pending on the old one"
+        if self._window.non_persistent:
+            return "; the dispatcher of a non-persistent topic sends the entries of a producer in the order of publishing"
         if self._window.consumers[self._sent[delivery].consumer].allow_out_of_order:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
         if self._profile is None:
@@ -555,6 +588,8 @@ class Findings:
             severity = INFO
         elif reason == "unexplained":
             severity = MINOR
+        elif reason == SENT_TWICE:
+            severity = MAJOR
         if not uncertain and self._gaps:
             # lines that are missing between the evidence and the proof may hold what explains it;
             # whether something was sent for the first time cannot be said behind any gap
@@ -568,7 +603,8 @@ class Findings:
             if uncertain:
                 reason = reason or LOG_GAP
                 text += "; but lines of an earlier load of the topic are missing"
-        if not uncertain and window.checkpoint_state is not None:
+        # What a checkpoint says of a non-persistent topic is who is connected: nothing before it can explain anything.
+        if not uncertain and window.checkpoint_state is not None and not window.non_persistent:
             doubt = self._doubt(kind, sent, others, cause)
             uncertain = doubt is not None
             if doubt is not None:

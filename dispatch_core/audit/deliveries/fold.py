@@ -189,7 +189,13 @@ class AuditFold:
         self.stepped_back_us = 0
         if after is None:
             delays = DelayedDelivery.of(head)
-            self.window = LogWindow(kind, streaming=not whole, flows=flows, delays=delays)
+            self.window = LogWindow(
+                kind,
+                streaming=not whole,
+                flows=flows,
+                delays=delays,
+                non_persistent=profiles.is_non_persistent(head.topic),
+            )
             self.scan = self._new_scan(kind)
         elif kind != after.window.subscription_type:
             raise NotStreamableError(
@@ -234,13 +240,13 @@ class AuditFold:
 
     @property
     def moves_logged(self) -> bool:
-        """True if the recorder writes every move of the cursor."""
-        return CURSOR_MOVED in self._records
+        """True if the recorder writes every move of the cursor, or there is no cursor."""
+        return CURSOR_MOVED in self._records or profiles.is_non_persistent(self._head.topic)
 
     @property
     def deletions_logged(self) -> bool:
-        """True if the recorder writes every deletion of the subscription."""
-        return SUBSCRIPTION_DELETED in self._records
+        """True if the recorder writes every deletion of the subscription, or nothing depends on it for want of a cursor."""
+        return SUBSCRIPTION_DELETED in self._records or profiles.is_non_persistent(self._head.topic)
 
     @property
     def _records(self) -> Collection[str]:

@@ -98,8 +98,11 @@ class Lines:
     by: Mapping[int, str]  # by operation: what moved the cursor
 
     @classmethod
-    def of(cls, events: pa.Table, *, flows: bool) -> Lines:
-        """Select the rows of ``events`` that become operations; ``flows``: also ``flow`` lines."""
+    def of(cls, events: pa.Table, *, flows: bool, non_persistent: bool = False) -> Lines:
+        """Select the rows of ``events`` that become operations; ``flows``: also ``flow`` lines.
+
+        ``non_persistent``: of a non-persistent topic, see ``_settled_by_sending``.
+        """
         kinds, words = encoded(events["kind"])
         code_of = _CODES | {"flow": FLOW} if flows else _CODES
         code = np.array([code_of.get(word, -1) for word in words.to_pylist()] or [-1], dtype=np.int8)[kinds]
@@ -130,7 +133,7 @@ class Lines:
         if moves:
             places = np.cumsum(wanted) - 1
             of_row = {row: int(places[row]) for row in moves}
-        return cls(
+        lines = cls(
             code[rows],
             number[rows],
             seq[rows],
@@ -143,6 +146,39 @@ class Lines:
             nobody[rows],
             {of_row[row]: to for row, (_move, to, _by) in moves.items() if to is not None},
             {of_row[row]: by for row, (_move, _to, by) in moves.items()},
+        )
+        return lines._settled_by_sending() if non_persistent else lines
+
+    def _settled_by_sending(self) -> Lines:
+        """Return the lines of a non-persistent topic: to the broker an entry is done with once it is sent.
+
+        Each delivery is followed by an acknowledgement of its own, and nothing else settles, asks for or moves anything:
+        acknowledgements, redelivery requests and moves of the cursor have no effect on such a topic
+        (NonPersistentSubscription). So a further delivery of an entry is found as one behind its acknowledgement.
+        """
+        sends = self.code == SENT
+        kept = np.flatnonzero(np.isin(self.code, (ADDED, REMOVED, SENT, FLOW)))
+        times = np.where(sends[kept], 2, 1)
+        row = np.repeat(kept, times)
+        again = np.zeros(len(row), np.bool_)
+        again[(np.cumsum(times) - 1)[sends[kept]]] = True
+        starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        lengths = self.lengths[row]
+        within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        positions = np.repeat(starts[row], lengths) + within
+        return Lines(
+            np.where(again, np.int8(ACK), self.code[row]).astype(np.int8),
+            self.number[row],
+            self.seq[row],
+            self.t_us[row],
+            self.value[row],
+            lengths,
+            self.ledger[positions],
+            self.entry[positions],
+            None,
+            self.nobody[row],
+            {},
+            {},
         )
 
     @classmethod

@@ -74,8 +74,11 @@ class LogWindow:
         streaming: bool,
         flows: bool = False,
         delays: DelayedDelivery = _NO_DELAYS,
+        non_persistent: bool = False,
     ) -> None:
         self.subscription_type = subscription_type
+        #: Of a non-persistent topic, where sending settles an entry (``Lines.of``).
+        self.non_persistent = non_persistent
         self.consumers: list[Consumer] = []
         self.keys = Keys(streaming=streaming)
         #: Operations before it are of earlier loads of the topic, or of the checkpoint: no line of the last log.
@@ -142,8 +145,8 @@ class LogWindow:
 
     @property
     def single_active(self) -> bool:
-        """True if one consumer at a time gets everything (Failover, Exclusive)."""
-        return self.subscription_type in SINGLE_ACTIVE
+        """True if one consumer at a time gets everything, and the next one what is pending (Failover, Exclusive)."""
+        return self.subscription_type in SINGLE_ACTIVE and not self.non_persistent
 
     @property
     def ledger(self) -> Ints:
@@ -194,6 +197,10 @@ class LogWindow:
     def producers(self) -> int:
         """Number of producers so far."""
         return len(self._producers)
+
+    def is_named(self, producer: int) -> bool:
+        """Check whether the message log names the producer with this number."""
+        return self._producers.get(None) != producer
 
     @property
     def due_us(self) -> Ints:
@@ -290,7 +297,11 @@ class LogWindow:
     def with_entries_alone(self) -> LogWindow:
         """Return a window of the same entries without any operation; this one is not to be used any more."""
         window = LogWindow(
-            self.subscription_type, streaming=self._streaming, flows=self._flows, delays=self._delays
+            self.subscription_type,
+            streaming=self._streaming,
+            flows=self._flows,
+            delays=self._delays,
+            non_persistent=self.non_persistent,
         )
         window.keys = self.keys
         window._dropped = self._dropped
@@ -450,7 +461,7 @@ class LogWindow:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _read(self, events: pa.Table) -> Lines:
-        return Lines.of(events, flows=self._flows)
+        return Lines.of(events, flows=self._flows, non_persistent=self.non_persistent)
 
     def _check_order(self, ledger: Ints, entry: Ints) -> None:
         if not self._streaming:

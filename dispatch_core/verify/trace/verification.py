@@ -231,6 +231,8 @@ class TraceVerification:
 
 def _not_replayed(log: DispatcherLog, profile: Profile, facts: TraceFacts) -> str | None:
     """Return the reason why a log with these rules is not replayed; None = it is."""
+    if profile.is_non_persistent:
+        return "the topic is non-persistent: audit compares its deliveries, a trace of its dispatcher is not read"
     if not facts.reads_logged:
         return NO_TRACE
     missing = log.header.get("missing")

@@ -44,6 +44,7 @@ from dispatch_core.verify.without_trace.base import (
     OperationBatch,
     grown,
 )
+from dispatch_core.verify.without_trace.non_persistent import NonPersistentFold
 from dispatch_core.verify.without_trace.possible_owners import Member, SelectorRoster
 from dispatch_core.verify.without_trace.races import RACE_US, Racing
 from dispatch_core.verify.without_trace.shared import SharedFold
@@ -348,6 +349,8 @@ class KeySharedFold(DispatcherFold):
 
 def fold_of(profile: Profile, topic: str, subscription_type: str) -> DispatcherFold:
     """Make the fold for a profile; raises ``UnsupportedRuleError`` for a rule that is not replayed."""
+    if profile.is_non_persistent:
+        return NonPersistentFold(profile, topic, exclusive=subscription_type == "Exclusive")
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return SingleActiveFold(profile, topic, exclusive=subscription_type == "Exclusive")
     if profile.is_shared:

@@ -392,7 +392,7 @@ def test_every_kind_of_the_contract_is_in_the_catalogue() -> None:
     assert list(KINDS) == [
         "out_of_order", "overtaken_redelivery", "split_key", "mixed_key_entry",
         "double_outstanding", "duplicate_after_ack", "redelivered",
-        "never_delivered", "skipped", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription",
+        "never_delivered", "skipped", "dropped", "ack_hole", "stuck_key", "stuck_consumer", "stuck_subscription",
         "permit_leak", "permit_drift", "imbalance",
         "failover_imbalance", "hot_key", "hot_consumer", "unnecessary_blocking", "divergence", "log_gap",
         "repeated_lines", "clock_step", "unknown_consumer", "unknown_position", "unknown_key",

@@ -194,7 +194,13 @@ public final class BrokerView {
      */
     public static Map<String, Long> limits(Subscription subscription, String type, TopicLog seen) {
         Map<String, Long> found = new LinkedHashMap<>();
-        if (!(subscription instanceof PersistentSubscription) || !(subscription.getTopic() instanceof AbstractTopic topic)) {
+        if (!(subscription.getTopic() instanceof AbstractTopic topic)) {
+            return found;
+        }
+        if (!(subscription instanceof PersistentSubscription)) { // nothing else has an effect there
+            if (topic.getEntryFilters() != null && !topic.getEntryFilters().isEmpty()) {
+                found.put("entry_filter", null);
+            }
             return found;
         }
         HierarchyTopicPolicies policies = topic.getHierarchyTopicPolicies();
@@ -286,7 +292,7 @@ public final class BrokerView {
         return found;
     }
 
-    /** The cursor's acknowledgements and the pending acks at this moment. */
+    /** The cursor's acknowledgements and the pending acks at this moment; a non-persistent topic has neither. */
     public static State state(Subscription subscription, DispatcherLog log) {
         String markDelete = null;
         String unsent = null;
@@ -309,7 +315,7 @@ public final class BrokerView {
             synchronized (log) {
                 number = log.numberOf(consumer);
             }
-            if (number > 0 && consumer.getPendingAcks() != null) {
+            if (number > 0 && consumer.getPendingAcks() != null && subscription instanceof PersistentSubscription) {
                 List<String> positions = new ArrayList<>();
                 consumer.getPendingAcks().forEach((ledgerId, entryId, batchSize, hash) -> {
                     if (left[0]-- > 0) {

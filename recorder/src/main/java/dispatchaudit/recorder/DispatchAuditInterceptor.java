@@ -18,11 +18,13 @@ import org.apache.pulsar.broker.service.Producer;
 import org.apache.pulsar.broker.service.ServerCnx;
 import org.apache.pulsar.broker.service.Subscription;
 import org.apache.pulsar.broker.service.Topic;
+import org.apache.pulsar.broker.service.nonpersistent.NonPersistentTopic;
 import org.apache.pulsar.common.api.proto.BaseCommand;
 import org.apache.pulsar.common.api.proto.CommandAck;
 import org.apache.pulsar.common.api.proto.CommandAck.AckType;
 import org.apache.pulsar.common.api.proto.CommandRedeliverUnacknowledgedMessages;
 import org.apache.pulsar.common.api.proto.CommandSeek;
+import org.apache.pulsar.common.api.proto.CommandSubscribe.SubType;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -113,6 +115,10 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             if (recorder == null || consumer == null) {
                 return;
             }
+            if (subscription.getTopic() instanceof NonPersistentTopic topic) {
+                sentUnstored(subscription, topic, metadata, consumer);
+                return;
+            }
             boolean known = subscriptions.with(subscription, consumer, (log, number) -> {
                 publishes.sent(subscription.getTopic(), entry, metadata);
                 recorder.queue().sent(log, number, consumer.getAvailablePermits(), entry.getLedgerId(), entry.getEntryId(),
@@ -120,6 +126,27 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
             });
             countLate(known);
         });
+    }
+
+    /**
+     * Record an entry of a non-persistent topic. In Key_Shared the broker runs this callback before it looks whether the consumer
+     * can take the entry, and drops it if not.
+     */
+    private void sentUnstored(Subscription subscription, Topic topic, MessageMetadata metadata, Consumer consumer) {
+        boolean dropped = consumer.subType() == SubType.Key_Shared
+                && (consumer.getAvailablePermits() <= 0 || !consumer.isWritable());
+        if (dropped) {
+            return;
+        }
+        countLate(subscriptions.with(subscription, consumer, (log, number) -> {
+            Place place = publishes.offered(topic, metadata);
+            if (place == null) {
+                throw new IllegalStateException(topic.getName() + ": an entry of " + metadata.getProducerName() + " with sequence id "
+                        + metadata.getSequenceId() + " is sent by another thread than published it, and has no line");
+            }
+            recorder.queue().sent(log, number, consumer.getAvailablePermits(), place.ledgerId(), place.entryId(),
+                    metadata.getNumMessagesInBatch(), null);
+        }));
     }
 
     @Override
@@ -222,6 +249,9 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
         }
         AckedPositions acked = AckedPositions.of(ack);
         Subscription subscription = consumer.getSubscription();
+        if (subscription.getTopic() instanceof NonPersistentTopic) {
+            return; // it changes nothing
+        }
         boolean known = !ack.hasTxnidMostBits() && subscriptions.with(subscription, consumer, (log, number) ->
                 recorder.queue().offer(log, event(number, cumulative, acked)));
         if (ack.hasTxnidMostBits()) {
@@ -241,7 +271,7 @@ public final class DispatchAuditInterceptor implements BrokerInterceptor {
 
     private void redeliver(CommandRedeliverUnacknowledgedMessages command, ServerCnx cnx) {
         Consumer consumer = consumer(cnx, command.getConsumerId());
-        if (consumer == null) {
+        if (consumer == null || consumer.getSubscription().getTopic() instanceof NonPersistentTopic) {
             return;
         }
         // as in the broker: a list counts only if single messages are acknowledged

@@ -1,12 +1,14 @@
 package dispatchaudit.recorder;
 
 import io.netty.buffer.ByteBuf;
+import java.lang.ref.WeakReference;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Consumer;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.Position;
 import org.apache.pulsar.broker.service.Topic;
+import org.apache.pulsar.broker.service.nonpersistent.NonPersistentTopic;
 import org.apache.pulsar.broker.service.persistent.PersistentTopic;
 import org.apache.pulsar.common.api.proto.MessageMetadata;
 import org.apache.pulsar.common.protocol.Commands;
@@ -15,6 +17,7 @@ import org.apache.pulsar.common.protocol.Commands;
 public final class Publishes {
     private static final String PROPERTY = "dispatchAuditRecorder.message";
     private static final ThreadLocal<MessageMetadata> METADATA = ThreadLocal.withInitial(MessageMetadata::new);
+    private static final ThreadLocal<Offered> OFFERED = new ThreadLocal<>();
     private final Settings settings;
     private final EventQueue queue;
     /** By name; empty = not recorded. Kept so that the patterns are matched once per topic and not for each message. */
@@ -41,8 +44,30 @@ public final class Publishes {
             if (isFirst(log, metadata)) {
                 onFirst.accept(topic);
             }
-            context.setProperty(PROPERTY, content(topic.getName(), metadata, size));
+            Message.Content content = content(topic.getName(), metadata, size);
+            if (topic instanceof NonPersistentTopic) {
+                // The lines stand in the order of the numbers, also if several producers publish at once.
+                Place place = log.number(topic, number -> queue.offer(new Message(content, number.ledgerId(), number.entryId())));
+                OFFERED.set(new Offered(new WeakReference<>(topic), content.producer(), content.sequenceId(), place));
+            } else {
+                context.setProperty(PROPERTY, content);
+            }
         }
+    }
+
+    /**
+     * The number of an entry of a non-persistent topic that is about to be sent. The broker dispatches it in the thread that
+     * published it, so it is the last one that this thread numbered; null = it is not, which never happened.
+     */
+    Place offered(Topic topic, MessageMetadata metadata) {
+        Offered last = OFFERED.get();
+        boolean same = last != null && last.topic.get() == topic && last.sequenceId == metadata.getSequenceId()
+                && last.producer.equals(metadata.getProducerName());
+        return same ? last.place : null;
+    }
+
+    /** The entry of a non-persistent topic that a thread published last. */
+    private record Offered(WeakReference<Topic> topic, String producer, long sequenceId, Place place) {
     }
 
     /** Record an entry that got its position. */

@@ -16,7 +16,7 @@ import java.util.regex.PatternSyntaxException;
  */
 public record Settings(Path directory, String cluster, String broker, String brokerVersion, Map<String, Object> config,
                        Compression compression, Message.Keys keys, int queueEvents, long queueBytes, long rotateBytes,
-                       long rotateMs, long flushMs, long syncMs, long retryMs, long keepMs, long keepBytes, boolean backlog, List<Pattern> topics,
+                       long rotateMs, long flushMs, long syncMs, long retryMs, long keepMs, long keepBytes, boolean backlog, boolean nonPersistent, List<Pattern> topics,
                        List<Pattern> excludedTopics, List<Pattern> subscriptions, List<Pattern> excludedSubscriptions) {
 
     private static final String PREFIX = "dispatchAuditRecorder";
@@ -51,6 +51,7 @@ public record Settings(Path directory, String cluster, String broker, String bro
                 3_600_000 * reader.number("KeepHours", 0, 0, 1_000_000),
                 reader.number("KeepGigabytes", 0, 0, 1_000_000) << 30,
                 reader.flag("Backlog", true),
+                reader.flag("NonPersistentTopics", false),
                 reader.patterns("Topics", ".*"),
                 reader.patterns("ExcludedTopics", ""),
                 reader.patterns("Subscriptions", ".*"),
@@ -60,13 +61,14 @@ public record Settings(Path directory, String cluster, String broker, String bro
     /** The same for another folder. */
     public Settings in(Path other) {
         return new Settings(other, cluster, broker, brokerVersion, config, compression, keys, queueEvents, queueBytes, rotateBytes,
-                rotateMs, flushMs, syncMs, retryMs, keepMs, keepBytes, backlog, topics, excludedTopics, subscriptions,
+                rotateMs, flushMs, syncMs, retryMs, keepMs, keepBytes, backlog, nonPersistent, topics, excludedTopics, subscriptions,
                 excludedSubscriptions);
     }
 
-    /** True if the topic is to be recorded: it is persistent, matches the patterns, and is not excluded. */
+    /** True if the topic is to be recorded: of a kind that is, it matches the patterns, and is not excluded. */
     public boolean takesTopic(String topic) {
-        return topic.startsWith("persistent://") && matches(topics, topic) && !matches(excludedTopics, topic);
+        boolean kind = topic.startsWith("persistent://") || nonPersistent && topic.startsWith("non-persistent://");
+        return kind && matches(topics, topic) && !matches(excludedTopics, topic);
     }
 
     /** The same for a subscription's name. */

@@ -4,9 +4,12 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.ArrayList;
+import java.lang.reflect.Proxy;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.pulsar.broker.service.Topic;
 import org.junit.jupiter.api.Test;
 
 class DispatcherLogTest {
@@ -63,5 +66,28 @@ class DispatcherLogTest {
         assertFalse(topic.takeBacklog(5, 10));
         assertFalse(topic.takeBacklog(5, 11));
         assertFalse(topic.takeBacklog(6, 0));
+    }
+
+    /** A topic of which nothing but its identity matters. */
+    private static Topic load() {
+        return (Topic) Proxy.newProxyInstance(Topic.class.getClassLoader(), new Class<?>[] {Topic.class}, (proxy, method, arguments) -> {
+            throw new UnsupportedOperationException(method.getName());
+        });
+    }
+
+    @Test
+    void entriesOfANonPersistentTopicAreNumberedByLoad() {
+        TopicLog topic = new TopicLog(-1, -1);
+        Topic first = load();
+        Topic second = load();
+        List<Place> used = new ArrayList<>();
+        Place begin = topic.number(first, used::add);
+        Place next = topic.number(first, used::add);
+        Place reloaded = topic.number(second, used::add);
+        assertEquals(0, begin.entryId());
+        assertEquals(new Place(begin.ledgerId(), 1), next);
+        assertEquals(0, reloaded.entryId());
+        assertTrue(reloaded.ledgerId() > begin.ledgerId(), "a later load has a larger ledger id, also within a millisecond");
+        assertEquals(List.of(begin, next, reloaded), used);
     }
 }

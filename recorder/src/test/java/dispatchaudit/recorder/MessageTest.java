@@ -76,4 +76,14 @@ class MessageTest {
         assertTrue(!settings.takesTopic("persistent://public/default/secret"));
         assertTrue(!settings.takesTopic("non-persistent://public/default/t"));
     }
+
+    @Test
+    void nonPersistentTopicsAreRecordedIfTheSettingSaysSo() {
+        Settings settings = Reading.settings(Path.of("x"), Map.of("dispatchAuditRecorderNonPersistentTopics", "true",
+                "dispatchAuditRecorderTopics", "(non-)?persistent://public/.*"));
+        assertTrue(settings.takesTopic("non-persistent://public/default/t"));
+        assertTrue(settings.in(Path.of("y")).takesTopic("non-persistent://public/default/t"));
+        assertFalse(settings.takesTopic("non-persistent://private/default/t"), "the patterns hold there, too");
+        assertTrue(settings.takesTopic("persistent://public/default/t"));
+    }
 }

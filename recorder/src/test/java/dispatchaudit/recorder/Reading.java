@@ -57,6 +57,15 @@ final class Reading {
         return lines;
     }
 
+    /** The lines of the message log, without headers and footers. */
+    static List<JsonNode> messages(Path directory) throws IOException {
+        List<JsonNode> lines = new ArrayList<>();
+        for (Path file : files(directory, "messages", ".jsonl.gz")) {
+            lines.addAll(lines(file));
+        }
+        return lines.stream().filter(line -> line.has("position")).toList();
+    }
+
     static List<JsonNode> events(Path directory) throws IOException {
         List<JsonNode> lines = new ArrayList<>();
         for (Path file : files(directory, "events", ".jsonl.gz")) {

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.stream.Stream;
+import org.apache.pulsar.broker.PulsarService;
 
 /**
  * A standalone broker that loads the NAR through its own configuration: in this JVM, or by {@link #main} as a process of its own
@@ -37,6 +38,10 @@ final class RealBroker implements AutoCloseable {
 
     String webUrl() {
         return broker.webUrl();
+    }
+
+    PulsarService service() throws ReflectiveOperationException {
+        return broker.service();
     }
 
     @Override
