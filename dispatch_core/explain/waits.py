@@ -270,6 +270,10 @@ class _HoldPart:
     def waiting(self) -> int | None:
         return self.part.waiting
 
+    def ends_us(self, end_us: int) -> int:
+        """Return its end, if the log ends at ``end_us``."""
+        return end_us if self.until_us is None else self.until_us
+
     @property
     def is_told(self) -> bool:
         """False where no rule held an entry that was sent in the end: earlier ones had to be sent first."""
@@ -312,41 +316,51 @@ class _Near:
     """The parts of the holds of one hash, searched for those that overlap a wait."""
 
     def __init__(self, hold_parts: list[_HoldPart], end_us: int) -> None:
-        # A stall lies within the time of other parts, and takes precedence.
-        hold_parts = sorted(hold_parts, key=lambda each: (each.reason != NO_READ, each.from_us))
-        self._parts = hold_parts
-        self._from = np.array([each.from_us for each in hold_parts], np.int64)
-        self._until = np.array(
-            [end_us if each.until_us is None else each.until_us for each in hold_parts], np.int64
-        )
+        self._parts = sorted(hold_parts, key=lambda part: part.from_us)
+        self._from = np.array([part.from_us for part in self._parts], np.int64)
+        self._until = np.array([part.ends_us(end_us) for part in self._parts], np.int64)
 
     def pieces(self, wait: Wait, end_us: int) -> list[_Piece]:
-        """Cut a wait: one piece for each part that overlaps it, in order of time, none of which overlap."""
+        """Cut a wait: one piece for each part that overlaps it, in order of time, none of which overlap.
+
+        A stall lies within the time of other parts, and takes precedence; of others that overlap the earlier one does.
+        """
         until_us = end_us if wait.until_us is None else wait.until_us
-        begin, end = np.maximum(self._from, wait.from_us), np.minimum(self._until, until_us)
-        taken: list[_Piece] = []
-        for at_ in np.flatnonzero(end > begin).tolist():
-            hold_part = self._parts[at_]
-            for from_us, to_us in _without(int(begin[at_]), int(end[at_]), taken, end_us):
-                goes_on = hold_part.until_us is None and wait.until_us is None and to_us == until_us
-                taken.append(
-                    _Piece(hold_part, wait.ordinal, from_us, None if goes_on else to_us, wait.delivery)
-                )
-        return sorted(taken, key=lambda piece: piece.from_us)
-
-
-def _without(begin: int, end: int, taken: list[_Piece], end_us: int) -> list[tuple[int, int]]:
-    """Return what is left of the time from ``begin`` to ``end`` without the pieces that are taken."""
-    left = [(begin, end)]
-    for piece in taken:
-        until = end_us if piece.until_us is None else piece.until_us
-        left = [
-            rest
-            for first, last in left
-            for rest in ((first, min(last, piece.from_us)), (max(first, until), last))
-            if rest[1] > rest[0]
+        near = [
+            self._parts[at_]
+            for at_ in np.flatnonzero((self._until > wait.from_us) & (self._from < until_us)).tolist()
         ]
-    return left
+        stalls = _one_by_one([part for part in near if part.reason == NO_READ], wait, until_us, end_us)
+        others = _one_by_one([part for part in near if part.reason != NO_READ], wait, until_us, end_us)
+        for stall in stalls:
+            others = [rest for piece in others for rest in _outside(piece, stall, end_us)]
+        return sorted([*stalls, *others], key=lambda piece: piece.from_us)
+
+
+def _one_by_one(parts: list[_HoldPart], wait: Wait, until_us: int, end_us: int) -> list[_Piece]:
+    """Return the pieces of a wait under parts that are in order of their beginning, each from the end of those before on."""
+    pieces: list[_Piece] = []
+    taken_us = wait.from_us
+    for part in parts:
+        begin, end = max(part.from_us, taken_us), min(part.ends_us(end_us), until_us)
+        if end > begin:
+            goes_on = part.until_us is None and wait.until_us is None
+            pieces.append(_Piece(part, wait.ordinal, begin, None if goes_on else end, wait.delivery))
+            taken_us = end
+    return pieces
+
+
+def _outside(piece: _Piece, stall: _Piece, end_us: int) -> Iterator[_Piece]:
+    """Yield what is left of a piece before and behind a stall."""
+    ends_us = piece.from_us + piece.lasted_us(end_us)
+    begins_again_us = stall.from_us + stall.lasted_us(end_us)
+    if ends_us <= stall.from_us or begins_again_us <= piece.from_us:
+        yield piece
+        return
+    if piece.from_us < stall.from_us:
+        yield replace(piece, until_us=stall.from_us)
+    if begins_again_us < ends_us:
+        yield replace(piece, from_us=begins_again_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -149,6 +150,9 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         """See ``pickle.Pickler``."""
+        if isinstance(obj, Enum):
+            # As Python does from 3.11.4 on; before, by ``getattr``, which a snapshot must not name.
+            return type(obj), (obj.value,)
         if isinstance(obj, MethodType):
             return _method, (obj.__self__, obj.__name__)
         if isinstance(obj, DispatcherLog):

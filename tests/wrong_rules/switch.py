@@ -126,12 +126,12 @@ def _compiled_anew(edit: Edit, module: Any, old: Any) -> Any:
 def _toggled(change: str) -> Iterator[None]:
     if change not in profiles._CHANGES:
         raise LookupError(f"{change!r} is no change of a release")
-    right, preview = profiles._contains, profiles._IN_PREVIEW
-    profiles._contains = lambda version, name: right(version, name) != (name == change)
+    right, preview = profiles.contains, profiles._IN_PREVIEW
+    profiles.contains = lambda version, name: right(version, name) != (name == change)
     profiles._IN_PREVIEW = preview ^ {change}
     profiles._resolved.cache_clear()
     try:
         yield
     finally:
-        profiles._contains, profiles._IN_PREVIEW = right, preview
+        profiles.contains, profiles._IN_PREVIEW = right, preview
         profiles._resolved.cache_clear()

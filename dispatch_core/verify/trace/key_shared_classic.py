@@ -48,7 +48,8 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         # pairs of consumers: the first was sent to before the second in some round
         self._served_before: set[tuple[int, int]] = set()
         self._attempts_logged = facts.reads_framed
-        self._shown_at_join: dict[int, int] = {}  # the read position of the line consumer_added, by consumer
+        # The read position of the line consumer_added, by consumer, until its selector_added.
+        self._shown_at_join: dict[int, int] = {}
 
     def _on_recently_joined_pruned(self, line: Line) -> None:
         """Free the recently joined consumers that mark-delete has reached: its hook ran."""
@@ -75,16 +76,13 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             self._shown_at_join[who(line)] = self._read_from(shown)
         super()._on_consumer_added(line)
 
-    def _on_consumer_removed(self, line: Line) -> None:
-        self._shown_at_join.pop(who(line), None)
-        super()._on_consumer_removed(line)
-
     def _on_selector_added(self, line: Line) -> None:
         self._settle_all()
         in_flight, mark_delete = self.core.reads_ahead(), self.core.mark_delete()
         super()._on_selector_added(line)
         if in_flight and self.core.may_be_held_back():
             self._open_join(line, mark_delete)
+        self._shown_at_join.pop(who(line), None)
 
     def _open_join(self, line: Line, mark_delete: int) -> None:
         """Open the facts about a consumer that joined while a normal read was in flight.

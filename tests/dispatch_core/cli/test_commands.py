@@ -23,6 +23,7 @@ NAMES = (
     "import-broker-conf",
     "import-stats",
     "record-messages",
+    "completion",
     "pipeline",
 )
 

@@ -89,10 +89,10 @@ def test_a_read_moves_the_read_position_part_by_part(tmp_path: Path) -> None:
     assert found == [("uncertain", 6349, 6341), ("uncertain", 6349, 6342)]
 
 
-def test_a_read_position_behind_no_entry_of_the_read_is_wrong(tmp_path: Path) -> None:
+def test_a_read_position_behind_the_end_of_the_read_is_wrong(tmp_path: Path) -> None:
     trace = t.raw(READ_IN_PARTS)
     assert line_of(trace, 6341)["read_position"] == "152:79"
-    line_of(trace, 6341)["read_position"] = "152:80"
+    line_of(trace, 6341)["read_position"] = "152:83"
     assert ("divergent", None, 6341) in findings_of(READ_IN_PARTS, trace, tmp_path)
 
 
