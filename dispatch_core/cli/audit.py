@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import marked
+from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
@@ -23,7 +24,7 @@ from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.sentences.moments import extent
-from dispatch_core.audit.sentences.names import ConsumerNames
+from dispatch_core.audit.sentences.names import ConsumerNames, rules_called
 from dispatch_core.audit.sentences.names import shown as shown_name
 from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
@@ -305,12 +306,10 @@ def _about(logs: list[DispatcherLog], sent: int) -> str | None:
     if not starts or last_us is None:
         return None
     try:
-        rules = f"Pulsar {shown_name(profile_of(logs[-1]).name)}"
+        rules = rules_called(profile_of(logs[-1]).name)
     except ProfileError:
-        rules = "release unknown"
-    consumers = sum(
-        log.events.filter(pc.equal(log.events["kind"], "consumer_added")).num_rows for log in logs
-    )
+        rules = rules_called(None)
+    consumers = sum(len(rows_of_kind(log.events, "consumer_added")) for log in logs)
     return f"{rules}; {extent((min(starts), last_us), logs[-1].messages.num_rows, sent, consumers)}"
 
 
@@ -496,13 +495,10 @@ class _Ranked:
     @classmethod
     def of(cls, recording: str, result: _Judged) -> _Ranked:
         """Count the findings of an incarnation, and those of the promises, which stand with the last one."""
-        grave = [
-            row["kind"]
-            for row in result.anomalies.select(["kind", "severity"]).to_pylist()
-            if row["severity"] != INFO
-        ]
+        grave = result.anomalies["kind"].filter(pc.not_equal(result.anomalies["severity"], INFO))
+        counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(grave).to_pylist()}
         broken = tuple(promise.promise for promise in result.promises if promise.verdict == FAIL)
-        return cls(recording, result.topic, result.subscription, broken, Counter(grave))
+        return cls(recording, result.topic, result.subscription, broken, Counter(counts))
 
     @property
     def order(self) -> tuple[int, int, str]:

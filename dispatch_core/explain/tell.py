@@ -15,11 +15,10 @@ from dispatch_core.audit.catalogue import CRITICAL, INFO, MAJOR
 from dispatch_core.audit.deliveries import layout as at
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, counts_by_name, listed, plural, positions_listed
-from dispatch_core.audit.sentences.names import shown
+from dispatch_core.audit.sentences.names import rules_called
 from dispatch_core.broker.profiles import is_non_persistent
 from dispatch_core.explain.explanation import Explanation
 from dispatch_core.explain.moments import FREED, GRANTED, OWNS
-from dispatch_core.explain.record import Record
 from dispatch_core.explain.subject import CONSUMER, ENTRY
 from dispatch_core.explain.timeline import MOST_OF_A_KIND, WIDTH, timeline
 from dispatch_core.explain.waits import BRIEF_US, Episode, ahead_of, why
@@ -31,18 +30,13 @@ _MOSTLY: Final = 0.8
 
 def tell(explanation: Explanation, at_us: int | None = None) -> list[str]:
     """Write the paragraphs and the timeline, in lines of at most ``WIDTH`` characters unless a word is longer."""
-    lines = [f"{explanation.subject.title}   {rule_of(explanation.record)}", ""]
+    profile = explanation.record.profile
+    rules = rules_called(None if profile is None else profile.name)
+    lines = [f"{explanation.subject.title}   {rules}", ""]
     for paragraph in headline(explanation, at_us):
         lines += textwrap.wrap(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False)
     lines += ["", *timeline(explanation, at_us)]
     return lines
-
-
-def rule_of(record: Record) -> str:
-    """The release and the rules that a log was recorded under, for a headline."""
-    if record.profile is None:
-        return "release unknown"
-    return f"Pulsar {shown(record.profile.name)}"
 
 
 # --- the answer --------------------------------------------------------------------------------------------------

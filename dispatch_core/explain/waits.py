@@ -204,7 +204,7 @@ def episodes_of(
     by_hash: dict[int | None, list[_HoldPart]] = {}
     for hold in holds:
         # Without a position it is the sum of many waits.
-        if hold.first_position is not None and _lasted_us(hold, end_us) > BRIEF_US:
+        if hold.first_position is not None and hold_lasted_us(hold, end_us) > BRIEF_US:
             by_hash.setdefault(hold.hash, []).extend(_parts_of(hold))
     if None in by_hash:  # only Key_Shared has hashes; elsewhere a hold concerns everything
         by_hash = {_ANY_HASH: [hold_part for found in by_hash.values() for hold_part in found]}
@@ -273,6 +273,10 @@ class _HoldPart:
     def ends_us(self, end_us: int) -> int:
         """Return its end, if the log ends at ``end_us``."""
         return end_us if self.until_us is None else self.until_us
+
+    def lasted_us(self, end_us: int) -> int:
+        """Return its length in microseconds, if the log ends at ``end_us``."""
+        return self.ends_us(end_us) - self.from_us
 
     @property
     def is_told(self) -> bool:
@@ -425,7 +429,7 @@ def kept_by(record: Record, subject: Subject, holds: Sequence[SampledWait]) -> l
     groups: dict[tuple[str, int | None], list[_HoldPart]] = {}
     for hold_part in (hold_part for hold in holds for hold_part in _parts_of(hold)):
         of_others = hold_part.part.holder in numbers and hold_part.waiting not in numbers
-        if of_others and hold_part.reason is not None and _held_us(hold_part, end_us) > BRIEF_US:
+        if of_others and hold_part.reason is not None and hold_part.lasted_us(end_us) > BRIEF_US:
             groups.setdefault((hold_part.reason, hold_part.waiting), []).append(hold_part)
     kept = [
         KeptWaiting(
@@ -435,15 +439,11 @@ def kept_by(record: Record, subject: Subject, holds: Sequence[SampledWait]) -> l
                 hold.entries for hold in {id(hold_part.hold): hold_part.hold for hold_part in group}.values()
             ),
             len({hold_part.hold.hash for hold_part in group}),
-            max(_held_us(hold_part, end_us) for hold_part in group),
+            max(hold_part.lasted_us(end_us) for hold_part in group),
         )
         for (reason, waiting), group in groups.items()
     ]
     return sorted(kept, key=lambda work: (-work.longest_us, work.reason, work.waiting or 0))
-
-
-def _held_us(hold_part: _HoldPart, end_us: int) -> int:
-    return (end_us if hold_part.until_us is None else hold_part.until_us) - hold_part.from_us
 
 
 def _since_it_joined(record: Record, piece: _Piece) -> _Piece:
@@ -479,10 +479,10 @@ def _episode(record: Record, run: list[_Piece], end_us: int) -> Episode:
     lasted: Counter[int] = Counter()
     for piece in run:
         lasted[piece.ordinal] += piece.lasted_us(end_us)
-    longest = max((piece for piece in run), key=lambda piece: (lasted[piece.ordinal], -piece.from_us))
+    longest = max(run, key=lambda piece: (lasted[piece.ordinal], -piece.from_us))
     hold_parts = list({id(piece.hold_part): piece.hold_part for piece in run}.values())
     holds = sorted(
-        {id(h.hold): h.hold for h in hold_parts}.values(), key=lambda hold: -_lasted_us(hold, end_us)
+        {id(h.hold): h.hold for h in hold_parts}.values(), key=lambda hold: -hold_lasted_us(hold, end_us)
     )
     first = hold_parts[0].part
     until = [piece.until_us for piece in run]
@@ -508,9 +508,7 @@ def _episode(record: Record, run: list[_Piece], end_us: int) -> Episode:
         -1,
         _phantom_since(record, hold_parts[0], end_us if until_us is None else until_us),
     )
-    pending = _pinning(
-        record, hold_parts[:_MOST_LOOKED_AT], run[0].from_us, end_us if until_us is None else until_us
-    )
+    pending = _pinning(record, hold_parts[:_MOST_LOOKED_AT], run[0].from_us)
     return replace(episode, freed_op=_freed(record, episode, pending, last))
 
 
@@ -530,9 +528,7 @@ def _place(position: str) -> tuple[int, ...]:
     return tuple(map(int, position.split(":")))
 
 
-def _pinning(
-    record: Record, hold_parts: list[_HoldPart], from_us: int, until_us: int
-) -> npt.NDArray[np.int32]:
+def _pinning(record: Record, hold_parts: list[_HoldPart], from_us: int) -> npt.NDArray[np.int32]:
     """Return the deliveries that were pending and for that reason held back the entries of these parts."""
     reason, history = hold_parts[0].reason, record.history
     begin, waiting = record.op_behind(from_us), record.place_of(hold_parts[0].waiting)
@@ -554,9 +550,6 @@ def _pinning(
         before = record.held_at(joined - 1, everything)
         handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
         return record.held_at(max(joined, begin), handed_out)
-    if reason in ITS_OWN:
-        middle = record.op_behind((from_us + until_us) // 2)
-        return record.held_at(middle, everything, waiting)
     return np.empty(0, np.int32)
 
 
@@ -588,7 +581,7 @@ def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], las
         return -1
     d, history = record.deliveries, record.history
     sent = min(int(d[last.delivery, at.OPERATION]), record.op_behind(episode.until_us))
-    if len(pending) and episode.reason not in ITS_OWN:
+    if len(pending):
         if episode.reason == DRAINING:
             ended = d[pending, at.END_OPERATION]
         else:  # all of these entries had to be acknowledged, by any consumer
@@ -617,7 +610,8 @@ def _with_others(episode: Episode, holds: Sequence[SampledWait], end_us: int) ->
     return replace(episode, others=tuple((reason, waiting, count) for (reason, waiting), count in most[:2]))
 
 
-def _lasted_us(hold: SampledWait, end_us: int) -> int:
+def hold_lasted_us(hold: SampledWait, end_us: int) -> int:
+    """Return the length of a hold in microseconds, if the log ends at ``end_us``."""
     return (end_us if hold.until_t_us is None else hold.until_t_us) - hold.from_t_us
 
 

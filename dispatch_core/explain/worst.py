@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from dispatch_core.audit.catalogue import INFO, SEVERITIES
 from dispatch_core.audit.sentences.durations import duration
-from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.explain.explanation import Audited
-from dispatch_core.explain.waits import BRIEF_US
+from dispatch_core.explain.waits import BRIEF_US, hold_lasted_us
+from dispatch_core.recording.known_until import last_line_us
 from dispatch_core.recording.log import DispatcherLog
 
 _COLUMNS: Final = (
@@ -65,16 +65,14 @@ def _subject_of(row: dict[str, Any]) -> dict[str, str]:
 
 def _of_waits(log: DispatcherLog, audit: Audited) -> list[Worst]:
     """Return the longest wait, behind all findings."""
-    last_us = max((us for us in log.events["t_us"].to_pylist() if us is not None), default=0)
-
-    def lasted_us(wait: SampledWait) -> int:
-        return (last_us if wait.until_t_us is None else wait.until_t_us) - wait.from_t_us
-
+    last_us = last_line_us([log]) or 0
     waits = [wait for wait in audit.sampled_waits if wait.first_position is not None]
-    longest = max(waits, key=lasted_us, default=None)
-    if longest is None or longest.first_position is None or lasted_us(longest) <= BRIEF_US:
+    longest = max(waits, key=lambda wait: hold_lasted_us(wait, last_us), default=None)
+    if longest is None or longest.first_position is None:
         return []
-    lasted = lasted_us(longest)
+    lasted = hold_lasted_us(longest, last_us)
+    if lasted <= BRIEF_US:
+        return []
     reason = "no rule held it back" if longest.reason is None else longest.reason
     text = f"{longest.first_position} waited {duration(lasted)}: {reason}"
     return [Worst((len(SEVERITIES), 0, -lasted), {"position": longest.first_position}, None, text)]

@@ -96,6 +96,15 @@ def _distinct_names(consumers: Sequence[tuple[int, str | None]]) -> list[str]:
     ]
 
 
+def rules_called(profile_name: str | None) -> str:
+    """Return the release and the rules of a log as a headline names them; ``None`` = they are not known.
+
+    >>> rules_called("4.2.4 single active consumer, ring"), rules_called(None)
+    ('Pulsar 4.2.4 single active consumer, ring', 'release unknown')
+    """
+    return "release unknown" if profile_name is None else f"Pulsar {shown(profile_name)}"
+
+
 class ConsumerNames:
     """Display names by number of the connection.
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Read, Round
+from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Read, Round, Saved
 from dispatch_core.broker.profiles import OrderingRule, Profile
 from dispatch_core.broker.state import CLOSED, MAX_UNACKED_CONSUMER
 from dispatch_core.errors import IllegalTransitionError
@@ -178,8 +178,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         read = self.core.attempt_read(between)
         if not differing_read(read, recorded, self._positions):
             return read
-        self.core.restore(saved)
-        self._effects = Effects()
+        self._take_back(saved)
         self.core.close()
         return self.core.attempt_read(between)
 
@@ -195,15 +194,18 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if not found:
             return read
         said = recorded.read
-        self.core.restore(saved)
-        self._effects = Effects()
+        self._take_back(saved)
         capped = self.core.attempt_read(between, said.max_entries or len(said.entries))
         if not differing_read(capped, recorded, self._positions):
             limited += found
             return capped
+        self._take_back(saved)
+        return self.core.attempt_read(between)
+
+    def _take_back(self, saved: Saved) -> None:
+        """Take an attempt back: the core is as it was saved, and nothing has had an effect."""
         self.core.restore(saved)
         self._effects = Effects()
-        return self.core.attempt_read(between)
 
     def _limits_changed(self) -> None:
         """See ``CursorDriver``. Acks that have begun to take effect are tested against the limit before."""
