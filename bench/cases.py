@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.generated import Log, dispatchers
+from bench.generated import Log, first_day
 from bench.harness import (
     DATA,
     Bar,
@@ -250,7 +250,7 @@ def _ingest_logs(sizes: Sizes) -> list[Log]:
 
 def _ingest(sizes: Sizes) -> Iterator[Bar]:
     packed, parquet = _ingest_logs(sizes)
-    _, day = dispatchers(_source(parquet))
+    day = first_day(_source(parquet))
     with _scratch("ingest") as scratch:
         found = in_turns(
             [
@@ -273,7 +273,7 @@ def _pipeline_logs(sizes: Sizes) -> list[Log]:
 
 def _pipeline(sizes: Sizes) -> Iterator[Bar]:
     (log,) = _pipeline_logs(sizes)
-    _, day = dispatchers(_source(log))
+    day = first_day(_source(log))
     with _scratch("pipeline") as scratch:
         home = {"home": str(scratch / "home"), "day": day}
         measure("bench.pipeline:prepare", {"source": _source(log), **home})
@@ -300,7 +300,7 @@ def _store(sizes: Sizes) -> Iterator[Bar]:
     if not sizes.store:
         raise BenchError("no store was named: --store s3://bucket/prefix, with AWS_* in the environment")
     (log,) = _pipeline_logs(sizes)
-    _, day = dispatchers(_source(log))
+    day = first_day(_source(log))
     with _scratch("store") as scratch:
         homes = {"store": {"home": f"{sizes.store}/bench", "day": day}}
         homes["folder"] = {"home": str(scratch / "home"), "day": day}
@@ -326,13 +326,13 @@ def _scale(sizes: Sizes) -> Iterator[Bar]:
     (log,) = _scale_logs(sizes)
     folder = _SCRATCH / f"scale-{log.folder.name}"
     segments, home, done = folder / "segments", folder / "home", Done(folder / "done.json")
-    _, first_day = dispatchers(_source(log))
+    begins = first_day(_source(log))
     if not (folder / "cut").exists():
-        cut = {"source": _source(log), "into": str(segments), "day": first_day, "days": _SCALE_DAYS}
+        cut = {"source": _source(log), "into": str(segments), "day": begins, "days": _SCALE_DAYS}
         measure("bench.days:cut", cut)
         (folder / "cut").touch()
     for number in range(len(done.days), _SCALE_DAYS):
-        arguments = {"segments": str(segments), "home": str(home), "first_day": first_day, "number": number}
+        arguments = {"segments": str(segments), "home": str(home), "first_day": begins, "number": number}
         found = measure("bench.scale:day", arguments, cores=2)
         done.add(found.seconds, {**found.facts, "driver_mb": found.peak_mb})
         # The landing folder has them: a broker's host deletes what was pulled, too.
@@ -366,7 +366,7 @@ def _spread_logs(sizes: Sizes) -> list[Log]:
 
 def _spread(sizes: Sizes) -> Iterator[Bar]:
     one_log, many = _spread_logs(sizes)
-    _, day = dispatchers(_source(one_log))
+    day = first_day(_source(one_log))
     with _scratch("spread") as scratch:
         homes = {name: {"home": str(scratch / name), "day": day} for name in ("before", "after")}
         for log, home in zip((one_log, many), homes.values(), strict=True):
@@ -390,7 +390,7 @@ def _days_logs(sizes: Sizes) -> list[Log]:
 def _days(sizes: Sizes) -> Iterator[Bar]:
     """Compare the last day of a log of many days with the second: time, bytes read, memory, tasks."""
     (log,) = _days_logs(sizes)
-    _, day = dispatchers(_source(log))
+    day = first_day(_source(log))
     with _scratch("days") as scratch:
         segments = {"source": _source(log), "into": str(scratch / "segments"), "day": day, "days": _DAYS}
         measure("bench.days:cut", segments)

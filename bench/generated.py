@@ -138,11 +138,19 @@ def files(source: str) -> tuple[list[str], list[str]]:
     return events, [path for path in found if path not in set(events)]
 
 
-def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
-    """Return the dispatchers of a generated log with their files, as for a replay task, and the UTC day of its start."""
+def first_day(source: str) -> str:
+    """Return the UTC day on which a generated log starts. Raises ``BenchError`` if there is no log."""
+    for path in files(source)[0]:
+        with pq.ParquetFile(path) as file:
+            times = file.read_row_group(0, columns=["t_us"])["t_us"].drop_null()
+        return day_of(times[0].as_py())
+    raise BenchError(f"{source}: no event in it")
+
+
+def dispatchers(source: str) -> list[dict[str, Any]]:
+    """Return the dispatchers of a generated log with their files, as for a replay task."""
     events, messages = files(source)
     found: dict[tuple[str, ...], dict[str, Any]] = {}
-    first_us = None
     for path in events:
         of_folder = [
             message_file for message_file in messages if Path(message_file).parent == Path(path).parent
@@ -151,12 +159,7 @@ def dispatchers(source: str) -> tuple[list[dict[str, Any]], str]:
             for identity in _identities(file):
                 fresh = {**identity, "event_files": [], "message_files": of_folder}
                 found.setdefault(tuple(identity.values()), fresh)["event_files"].append(path)
-            if first_us is None:
-                times = file.read_row_group(0, columns=["t_us"])["t_us"].drop_null()
-                first_us = times[0].as_py()
-    if first_us is None:
-        raise BenchError(f"{source}: no event in it")
-    return list(found.values()), day_of(first_us)
+    return list(found.values())
 
 
 def _identities(file: pq.ParquetFile) -> Iterator[dict[str, str]]:

