@@ -47,6 +47,7 @@ _OF_A_DISPATCHER_IN_USE: Final = (
     "replay_read_issued",
     "flow_applied",
 )
+_USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
 
 class MultipleConsumersVerifier(ShownStateDriver):
@@ -67,6 +68,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._late_entries = LateEntries(log.messages)
         self._deliver_times = DeliverTimes(log.messages)
         self._reads = ReadsUnderWay()
+        self._use_or_removal_at = 0  # no line between the present one and this one tells whether the dispatcher is closed
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -162,8 +164,14 @@ class MultipleConsumersVerifier(ShownStateDriver):
         """
         if recorded.read.kind != "None" or self.core.state.s[CLOSED]:
             return False
+        horizon = self._lines.horizon(self._at)
+        self._use_or_removal_at = self._lines.first_of(
+            _USE_OR_REMOVAL, max(self._at + 1, self._use_or_removal_at), horizon
+        )
+        if self._use_or_removal_at == horizon or self._lines[self._use_or_removal_at].kind != "consumer_removed":
+            return False
         left = {*self.core.connected()}
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for _at, line in self._lines.between(self._at + 1, horizon):
             if line.t_us > self._line.t_us + CLOSES_WITHIN_US or line.kind in _OF_A_DISPATCHER_IN_USE:
                 return False
             if line.kind == "consumer_removed":
