@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states clean
+.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -16,6 +16,7 @@ SEEDS ?=
 RELEASE ?=
 # Releases of `make states`; empty = 4.0.0 and 4.2.4.
 RELEASES ?=
+LOG ?=
 
 WITH_ENV := . .venv/env.sh &&
 
@@ -109,6 +110,9 @@ soak: setup ## Judge a broker's build by seeded clients; goes on where it was st
 
 states: ## Bring brokers into each known state and keep their statistics as test data; ten minutes (RELEASES='4.0.0 4.2.4' ARGS='shared-lost-read'; needs Maven; docs/diagnose.md)
 	@RELEASES='$(RELEASES)' exec .ci/states $(ARGS)
+
+reproduce: setup ## Minimize a log and run the Java test of it on brokers in process (LOG=PATH RELEASES='4.0.0 4.2.4' ARGS='--finding stuck_key'; needs Maven; docs/minimize.md)
+	@$(WITH_ENV) LOG='$(LOG)' RELEASES='$(RELEASES)' exec .ci/reproduce $(ARGS)
 
 lint: setup ## Check style, formatting and types
 	@$(WITH_ENV) .ci/lint

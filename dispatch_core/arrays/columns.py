@@ -138,10 +138,13 @@ def replaced(table: pa.Table, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     [{'kind': 'a', 'seq': 2}]
     """
     for name, values in columns.items():
-        at = table.schema.get_field_index(name)
-        field = table.schema.field(at)
-        table = table.set_column(at, field, pa.array(values, field.type))
+        table = with_column(table, name, pa.array(values, table.schema.field(name).type))
     return table
+
+
+def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    """Put an array in the place of a column."""
+    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
 
 
 def plain(table: pa.Table) -> pa.Table:

@@ -65,14 +65,14 @@ class Walk:
     def __init__(
         self,
         profile: Profile,
-        keys: Sequence[str],
+        keys: Sequence[str | bytes],
         *,
         stored: int | None = None,
         first: str = "1:0",
         max_consumers: int = 64,
         messages: Sequence[int] | None = None,
     ) -> None:
-        """Store the first entries of a log whose entries have these ``keys``; nobody is connected.
+        """Store the first entries of a log whose entries have these ``keys`` (text, or their bytes); nobody is connected.
 
         ``stored``: how many entries are stored (default: all). ``first``: position of the first entry; everything before it
         is acknowledged. ``max_consumers``: how many will ever join. ``messages``: number of messages in each entry (default:
@@ -87,7 +87,8 @@ class Walk:
         self.stored = len(keys) if stored is None else stored
         ledger, _, entry = first.partition(":")
         self._ledger, self._first = int(ledger), int(entry)
-        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
+        in_bytes = [key if isinstance(key, bytes) else key.encode() for key in keys]
+        hashes = [profile.hash_space.sticky(hashing.h31(key)) for key in in_bytes]
         #: The dispatcher itself, for queries that the walk does not have.
         self.core: MultipleConsumersDispatcher = _DISPATCHERS[profile.dispatcher](
             profile,
@@ -228,10 +229,14 @@ class Walk:
 
     # --- queries -------------------------------------------------------------------------------------------------
 
-    def owner(self, key: str) -> str | None:
+    def owner(self, key: str | bytes) -> str | None:
         """Return the consumer that owns the hash of a key of the log now; None = nobody."""
         slot = int(self.core.state.hash_owner[self.core.state.hash_id[self.keys.index(key)]])
         return None if slot == st_.NOBODY else self.core.name_of(self.core.number_of(slot))
+
+    def connected(self) -> list[str]:
+        """Return the connected consumers, in the order in which they joined."""
+        return [*self._numbers]
 
     def pending(self, name: str) -> list[str]:
         """Return the positions that a connected consumer was sent and has not acknowledged."""
@@ -241,7 +246,7 @@ class Walk:
         """Return the positions in the replay set."""
         return [self._position(int(entry)) for entry in np.flatnonzero(self.core.state.in_replay)]
 
-    def draining(self) -> dict[str, tuple[str, int, int]]:
+    def draining(self) -> dict[str | bytes, tuple[str, int, int]]:
         """Return key → (consumer it drains for, entries still to be acknowledged, refused attempts)."""
         found = self.core.draining() if isinstance(self.core, KeySharedDispatcher) else {}
         hashes = {

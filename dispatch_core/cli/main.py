@@ -60,6 +60,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.generate",
         "simulate dispatchers and write their recordings: load for benchmarks, and examples",
     ),
+    "minimize": (
+        "dispatch_core.cli.minimize",
+        "make the smallest log that still has a finding, with scripts that reproduce it and a bug report",
+    ),
     "import-broker-conf": (
         "dispatch_core.cli.import_broker_conf",
         "make a settings file from a broker.conf, and list the settings that matter for dispatch",

@@ -166,6 +166,20 @@ def strip_recording(
     return count
 
 
+def write_log(log: DispatcherLog, folder: Path) -> tuple[Path, Path]:
+    """Write one log as ``events.jsonl`` and ``messages.jsonl``, and return their paths, in this order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    events, messages = folder / "events.jsonl", folder / "messages.jsonl"
+    with _JsonLines(events) as out:
+        names = {name: getattr(log, name) for name in IDENTITY}
+        header = {"format_version": "1.1", **log.header, "format": "pulsar-consumer-events"}
+        out.header(_with_names(header, names))
+        out.rows(log.events.drop_columns(list(_SOURCE)), names=False)
+    with _JsonLines(messages) as out:
+        out.write(log.messages)
+    return events, messages
+
+
 def convert_recording(source: RecordingSource, folder: Path, form: str) -> FileCounts:
     """Write every file of a recording in another form (``writer.FORMATS``); returns the counts of its lines."""
     folder.mkdir(parents=True, exist_ok=True)

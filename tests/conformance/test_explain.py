@@ -103,7 +103,7 @@ def small_ones() -> tuple[Path, ...]:
     return tuple(folder for folder in folders() if not folder.name.startswith("large-"))
 
 
-@pytest.mark.parametrize("tenth", some(range(10), 5))
+@pytest.mark.parametrize("tenth", some(range(10), 10))
 def test_findings_of_all_recordings_can_be_explained(tenth: int) -> None:
     """Explain, in the log without a trace, the first three findings of each kind by key, entry and consumer."""
     asked = 0

@@ -19,10 +19,10 @@ pytestmark = [
     pytest.mark.conformance,
     pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
 ]
-EACH = 12 if WHOLE else 6
+EACH = 12 if WHOLE else 4
 EACH_IN_A_TRACE = 10
 #: Comparing a trace decision by decision takes long: fewer of them unless the whole set is asked for.
-EACH_OF_SOME = 3
+EACH_OF_SOME = 2
 #: Not for Failover and Exclusive. Too few recordings have a second connection that could have got the entries instead;
 #: and without a trace permits are not compared, because one read may be larger than the permits that are left.
 KEY_SHARED_ONLY = ("stuck_consumer", "sent_unasked")

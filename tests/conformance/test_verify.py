@@ -25,7 +25,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared"
 RECORDINGS = SHARED / "recordings"
 #: Recordings whose decisions were not explained at first.
 UNSOLVED = SHARED / "unsolved" / "4.2.4"
-FOLDERS = some(sorted(trace.parent for trace in RECORDINGS.glob("*/*/trace.jsonl.gz")), 3)
+FOLDERS = some(sorted(trace.parent for trace in RECORDINGS.glob("*/*/trace.jsonl.gz")), 6)
 
 pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository")
 

@@ -121,7 +121,7 @@ def everything() -> list[tuple[str, Agreed, Findings, Findings]]:
     folders = [str(source.folder) for source in find_recordings([RECORDINGS])]
     folders = [folder for folder in folders if "large-" not in folder]
     waiting = [folder for folder in folders if any(part in folder for part in WAITING)]
-    folders = sorted({*some(folders, 4), *waiting})
+    folders = sorted({*some(folders, 8), *waiting})
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         return list(workers.map(compared, folders, chunksize=8))
 

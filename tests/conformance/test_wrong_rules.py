@@ -37,7 +37,7 @@ def _places(recording: str) -> list[Path]:
 PAIRS = [
     (rule, recording)
     for rule, recordings in SHOWN_BY.items()
-    for recording in some((name for name in recordings if any(map(Path.is_dir, _places(name)))), 6)
+    for recording in some((name for name in recordings if any(map(Path.is_dir, _places(name)))), 10)
 ]
 
 
@@ -88,7 +88,7 @@ TAMPERINGS: list[tuple[str, Tampering]] = [
 AT_EACH = 2
 
 
-@pytest.mark.parametrize("recording", some(RACING, 3))
+@pytest.mark.parametrize("recording", some(RACING, 6))
 @pytest.mark.parametrize(("kind", "tamper"), TAMPERINGS, ids=lambda value: getattr(value, "__name__", value))
 def test_no_race_explains_it_away(recording: str, kind: str, tamper: Tampering, tmp_path: Path) -> None:
     folder = RECORDINGS / recording

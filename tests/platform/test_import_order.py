@@ -25,6 +25,7 @@ CORE_ORDER = (
     ("replay",),
     ("explain", "report", "simulation", "golden", "importers"),
     ("diagnose", "what_if"),
+    ("minimize",),
     ("cli",),
 )
 #: The folders of ``spark_jobs``, by the same rule.

@@ -32,7 +32,8 @@ class Cause:
             ``unacked_limit_consumer`` those of the waiting consumer.
         count: number of these entries; at the look-ahead limit the number of entries that wait to be sent again.
         hashes: number of hashes of the work.
-        phantom: the hash drains although nothing of it is pending.
+        phantom: the hash drains although nothing of it is pending; the consumer is blocked although it holds half of the
+            limit or less.
         phantom_since_us: time from which on it does, microseconds since the epoch; ``None`` = unknown.
         others: at the look-ahead limit, pairs of a reason and the consumer (if any) that waited for it.
         first_position: an entry that no rule held while others waited behind it (``replay_order``).
@@ -93,6 +94,8 @@ def why(cause: Cause) -> str:
                 f"application had stopped receiving){own}"
             )
         case "unacked_limit_consumer":
+            if cause.phantom:
+                return _still_blocked(cause)
             if cause.waiting is None:
                 return (
                     "each connected consumer had no permits left, or as many unacknowledged messages as "
@@ -169,6 +172,15 @@ def _draining(cause: Cause, who: str, pending: str) -> str:
         f"it until {holder} has acknowledged that, or leaves"
     )
     return f"{still}. But {phantom}" if cause.phantom else still
+
+
+def _still_blocked(cause: Cause) -> str:
+    return (
+        f"{cause.waiting or 'a consumer with permits'} held no more than half of the unacknowledged messages that "
+        f"{cause.setting('maxUnackedMessagesPerConsumer')} allows, and still the broker kept it blocked (as in #22657, a "
+        "fault of releases before 3.0.10, 3.3.5 and 4.0.3: the limit is tested before an acknowledgement is counted). It "
+        "gets nothing until it acknowledges another message or connects again"
+    )
 
 
 def _unacknowledged(cause: Cause, pending: str) -> str:

@@ -348,7 +348,7 @@ def _kind_of(wait: SampledWait) -> str:
 
 def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
     limit_us = 1000 * int(getattr(limits, f"{_kind_of(wait)}_ms"))
-    if wait.waited_us > limit_us or _is_phantom(wait) or wait.reason == NO_READ:
+    if wait.waited_us > limit_us or is_phantom(wait) or wait.reason == NO_READ:
         return True
     if wait.until_seq is not None or not end.closed or not wait.never_sent or wait.limited:
         return False
@@ -360,9 +360,13 @@ def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
     return any(reason != "no_consumer" for reason, _ in wait.shares)
 
 
-def _is_phantom(wait: SampledWait) -> bool:
-    """Check whether a hash drained for a consumer that held nothing of it, until it left or owned the hash again."""
-    if wait.reason != "draining_hash" or not wait.messages:
+def is_phantom(wait: SampledWait) -> bool:
+    """Check whether the broker counted what was not there for most of a wait.
+
+    A hash drained for a consumer that held nothing of it, or a consumer stayed blocked on unacknowledged messages though it
+    held no more than half of the limit.
+    """
+    if wait.reason not in ("draining_hash", "unacked_limit_consumer") or not wait.messages:
         return False
     return wait.needless_us > GRACE_US * wait.messages and 2 * wait.needless_us > wait.message_us
 
@@ -442,7 +446,7 @@ def _finding(
     positions = _positions(waits) if kind != "stuck_key" else list(longest.positions)
     key = longest.keys[0] if longest.keys and kind == "stuck_key" else None
     severity = KINDS[kind].severity
-    phantom = _is_phantom(longest)
+    phantom = is_phantom(longest)
     maybe_limited = 2 * sum(wait.maybe_limited for wait in waits) > len(waits)
     maybe_limited = maybe_limited or (not phantom and _only_by_limits(kind, waits, limits))
     by_clock = not phantom and _only_by_clock(kind, waits, limits, end)

@@ -36,6 +36,7 @@ from dispatch_core.broker.state import (
     I32,
     I64,
     MARK_DELETE,
+    MAX_UNACKED_CONSUMER,
     N_CONSUMERS,
     NOBODY,
     READ_POSITION,
@@ -396,13 +397,31 @@ def _ask(
     rows[at, ENTRIES_NOW] = rows[at, MESSAGES_NOW] = 0
     by_order = reason in (DRAINING_HASH, RECENTLY_JOINED, LAST_SENT_POSITION)
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
-    rows[at, NEEDLESS_NOW] = 1 if by_order and not elsewhere else 0
+    blocked = NOBODY + WIDE if now[ANY_CONSUMER] == 1 else slot
+    by_limit = reason == UNACKED_LIMIT_CONSUMER and _is_blocked_with_few(st, blocked)
+    rows[at, NEEDLESS_NOW] = 1 if (by_order and not elsewhere) or by_limit else 0
     if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
     leading = rows[at, LEADING]
     if reason == leading or leading < 0 or rows[at, SHARES + reason] > rows[at, SHARES + leading]:
         _lead(rows, at, reason, slot, holder_of(st, now, reason, slot, hash_id), lasted)
+
+
+@compiled
+def _is_blocked_with_few(st: State, slot: int) -> bool:
+    """Check that a consumer is blocked on unacknowledged messages, and holds no more than half of the limit.
+
+    A broker unblocks it when it comes down to half (Consumer.addAndGetUnAckedMsgs). ``slot``: NOBODY = any consumer that has
+    permits.
+    """
+    for at in range(st.s[N_CONSUMERS]):
+        other = st.order[at] + WIDE
+        if other != slot and (slot != NOBODY or st.permits[other] <= 0):
+            continue
+        if st.blocked[other] == 1 and 2 * st.unacked[other] <= st.s[MAX_UNACKED_CONSUMER]:
+            return True
+    return False
 
 
 @compiled

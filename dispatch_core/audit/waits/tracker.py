@@ -117,7 +117,9 @@ class SampledWait:
     entries: int  # most entries that waited at the same time
     messages: int
     message_us: int  # sum of the waits of all messages, microseconds
-    needless_us: int  # of these: held by an ordering rule while nothing of the hash was outstanding elsewhere, microseconds
+    #: Of these, microseconds: held by an ordering rule while nothing of the hash was outstanding elsewhere, or by the limit
+    #: of unacknowledged messages of a consumer that was not unblocked at half of it.
+    needless_us: int
     attempts: int  # number of times that it was taken up and refused; 0 = not seen
     uncertain: bool  # the log cannot tell the reason
     doubt: str | None = (

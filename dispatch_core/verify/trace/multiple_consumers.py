@@ -68,7 +68,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._late_entries = LateEntries(log.messages)
         self._deliver_times = DeliverTimes(log.messages)
         self._reads = ReadsUnderWay()
-        self._use_or_removal_at = 0  # no line between the present one and this one tells whether the dispatcher is closed
+        # No line between the present one and this one is of a dispatcher in use, or removes a consumer.
+        self._use_or_removal_at = 0
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -168,7 +169,10 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._use_or_removal_at = self._lines.first_of(
             _USE_OR_REMOVAL, max(self._at + 1, self._use_or_removal_at), horizon
         )
-        if self._use_or_removal_at == horizon or self._lines[self._use_or_removal_at].kind != "consumer_removed":
+        if (
+            self._use_or_removal_at == horizon
+            or self._lines[self._use_or_removal_at].kind != "consumer_removed"
+        ):
             return False
         left = {*self.core.connected()}
         for _at, line in self._lines.between(self._at + 1, horizon):

@@ -17,6 +17,7 @@ NAMES = (
     "what-if",
     "report",
     "strip",
+    "minimize",
     "generate",
     "convert",
     "cut",

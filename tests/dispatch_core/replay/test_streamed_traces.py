@@ -72,7 +72,7 @@ def compare(
             assert in_batches[table] == whole[table].to_pylist(), table
 
 
-@pytest.mark.parametrize(("name", "rows"), some(itertools.product(SAMPLES, SIZES), 5))
+@pytest.mark.parametrize(("name", "rows"), some(itertools.product(SAMPLES, SIZES), 9))
 def test_batches_give_what_the_whole_trace_gives(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +122,7 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("name", some(SAMPLES, 4))
+@pytest.mark.parametrize("name", some(SAMPLES, 7))
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
