@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.polling import Polled, add_broker_arguments, numbers, seconds
 from dispatch_core.cli.recordings import (
     add_link_argument,
     add_override_arguments,
@@ -38,12 +39,6 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 256 << 20
 _RECORDED: Final = ("messages", "events", "trace")
 _TEXTS: Final = (".json", ".jsonl", ".txt", ".log", ".out", "")
-#: Settings of a broker that no policy of a namespace or topic replaces, and that the rules use.
-_USED_SETTINGS: Final = (
-    "keySharedLookAheadMsgInReplayThresholdPerConsumer",
-    "keySharedLookAheadMsgInReplayThresholdPerSubscription",
-    "activeConsumerFailoverDelayTimeMillis",
-)
 _BETWEEN_S: Final = 1.2
 
 
@@ -75,16 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_override_arguments(parser)
     polled = parser.add_argument_group("polling a broker")
-    polled.add_argument(
-        "--admin-url", metavar="URL", help="http://HOST:8080 or https://HOST:8443; needs --topic"
-    )
-    polled.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds a token")
-    polled.add_argument(
-        "--tls-trust-file", type=Path, metavar="FILE", help="certificates of trusted authorities"
-    )
+    add_broker_arguments(polled, needed=False)
     polled.add_argument(
         "--every",
-        type=_seconds,
+        type=seconds,
         default=_BETWEEN_S,
         metavar="SECONDS",
         help="between two moments (default: %(default)s)",
@@ -125,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     """Diagnose; returns 0 if nothing is held, 1 if something is, 2 if nothing or not all could be judged."""
     _check(options)
     overrides = overrides_given(options)
-    given = _Input(broker_version=options.broker_version, settings=_numbers(overrides.settings))
+    given = _Input(broker_version=options.broker_version, settings=numbers(overrides.settings))
     _read_paths(options, given)
     if options.admin_url is not None:
         _poll(options, given)
@@ -230,29 +219,22 @@ def _of_text(given: _Input, name: str, data: bytes) -> list[Statistics]:
 
 def _poll(options: argparse.Namespace, given: _Input) -> None:
     """Ask the broker. What it refuses is a problem; what was read before is answered all the same."""
-    from dispatch_core.cli.broker_admin import AdminError, BrokerAdmin, token_of
+    from dispatch_core.cli.broker_admin import AdminError
 
-    admin = BrokerAdmin(options.admin_url, token_of(options.token_file), options.tls_trust_file)
-    lines: list[dict[str, Any]] = []
+    polled = Polled.of(options, given.broker_version, given.settings)
+    text = ""
     try:
-        topics = admin.partitions(options.topic)
-        if given.broker_version is None:
-            given.broker_version = _asked(given, admin.version)
-        polled = _asked(given, admin.settings) or {}
-        given.settings = (
-            _numbers({name: polled[name] for name in _USED_SETTINGS if name in polled}) | given.settings
-        )
+        polled.ask([options.topic])
         for number in range(options.times):
             if number:
                 progress(f"moment {number + 1} of {options.times}")
                 time.sleep(options.every)
-            lines += [admin.statistics(topic) for topic in topics]
+            text += polled.moment()
     except AdminError as error:
-        given.problems.append(str(error))
+        polled.problems.append(str(error))
     progress("")
-    for line in lines:
-        line["broker_version"] = given.broker_version
-    text = "".join(json.dumps(line) + "\n" for line in lines)
+    given.broker_version, given.settings = polled.broker_version, polled.settings
+    given.problems += polled.problems
     if text:
         given.documents += documents_in("polled", text).documents
     if options.save is not None and text:
@@ -263,40 +245,6 @@ def _poll(options: argparse.Namespace, given: _Input) -> None:
             given.problems.append(
                 f"--save {options.save}: {error.strerror or error}; the moments were not kept"
             )
-
-
-def _asked(given: _Input, ask: Any) -> Any:
-    """The answer to a question that the diagnosis can do without."""
-    from dispatch_core.cli.broker_admin import AdminError
-
-    try:
-        return ask()
-    except AdminError as error:
-        if error.status == 0:
-            raise
-        given.problems.append(f"{error}; it is answered without")
-        return None
-
-
-def _numbers(config: Mapping[str, Any]) -> dict[str, int | bool]:
-    numbers: dict[str, int | bool] = {}
-    for name, value in config.items():
-        text = str(value).strip().lower()
-        if text in ("true", "false"):
-            numbers[name] = text == "true"
-        elif text.removeprefix("-").isdecimal():
-            numbers[name] = int(text)
-    return numbers
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value
 
 
 # answers ------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.diagnose",
         "say what holds messages back: from the broker's statistics, a recorded log, or both",
     ),
+    "watch-stats": (
+        "dispatch_core.cli.watch_stats",
+        "poll a broker's statistics, keep them, and say what begins and ends to hold messages",
+    ),
     "what-if": (
         "dispatch_core.cli.what_if",
         "simulate the same clients and load under other rules, and compare",

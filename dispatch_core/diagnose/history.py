@@ -6,7 +6,8 @@ The broker reads its counters without a lock, one after the other, so one docume
 or none that ever was: permits of 0 between two flows, a pending read that is about to complete. A state is *settled* if it
 cannot be such a transition:
 
-* two moments at least ``SETTLED_US`` apart have the same consumers, and nobody was sent anything in between;
+* two moments at least ``SETTLED_US`` apart have the same consumers, and nobody was sent anything in between; of many moments
+  the last ones count;
 * or the moment's time is known, and no consumer was sent, acknowledged or granted anything for ``QUIET_US`` before it. That
   is longer, as the time may come from another clock.
 
@@ -47,6 +48,18 @@ class History:
         return self.moments[-1]
 
     @property
+    def recent(self) -> tuple[Subscription, ...]:
+        """The moments that say whether the state of now is settled: from the last one ``SETTLED_US`` before it on."""
+        now_us = self.now.taken_us
+        for at in range(len(self.moments) - 2, 0, -1):
+            taken_us = self.moments[at].taken_us
+            if now_us is None or taken_us is None:
+                break
+            if now_us - taken_us >= SETTLED_US:
+                return self.moments[at:]
+        return self.moments
+
+    @property
     def elapsed_us(self) -> int | None:
         """Time from the first moment to the last; ``None`` = not known."""
         first, last = self.moments[0].taken_us, self.now.taken_us
@@ -54,8 +67,8 @@ class History:
 
     @property
     def progress(self) -> bool | None:
-        """True if messages were sent between the first moment and the last; ``None`` = not known."""
-        first, last = self.moments[0], self.now
+        """True if messages were sent in the ``recent`` moments; ``None`` = not known."""
+        first, last = self.recent[0], self.now
         if len(self.moments) < 2:
             return None
         if first.sent is not None and last.sent is not None and first.sent != last.sent:
@@ -87,13 +100,13 @@ class History:
 
     @property
     def same_consumers(self) -> bool:
-        """True if the same consumers are connected at all moments."""
-        return len({tuple(sorted(map(_identity, moment.consumers))) for moment in self.moments}) == 1
+        """True if the same consumers are connected at all ``recent`` moments."""
+        return len({tuple(sorted(map(_identity, moment.consumers))) for moment in self.recent}) == 1
 
     @property
     def by_moments(self) -> bool:
         """True if two moments show that the state is settled."""
-        elapsed = self.elapsed_us
+        elapsed = self._recently_us
         return (
             elapsed is not None and elapsed >= SETTLED_US and self.progress is False and self.same_consumers
         )
@@ -113,9 +126,9 @@ class History:
         """True if a consumer's own state is settled: it was sent nothing and granted nothing, whatever others were."""
         if self.settled:
             return True
-        elapsed = self.elapsed_us
+        elapsed = self._recently_us
         before = self.before(consumer)
-        if elapsed is None or elapsed < SETTLED_US or len(before) < len(self.moments) - 1:
+        if elapsed is None or elapsed < SETTLED_US or len(before) < len(self.recent) - 1:
             return False
         return consumer.sent is not None and {_state(other) for other in before} == {_state(consumer)}
 
@@ -125,13 +138,19 @@ class History:
         if self.now.is_utc and taken_us is not None and consumer.moved_us:
             return self.rests(consumer) or taken_us - consumer.moved_us >= SETTLED_US
         same = {_state(other) for other in before} == {_state(consumer)} and len(before) == len(
-            self.moments
+            self.recent
         ) - 1
         return self.rests(consumer) or (same and self._likely_elapsed_us >= SETTLED_US)
 
     def lasts(self, holds: Callable[[Subscription], bool]) -> bool:
-        """True if something holds at all moments, which are likely to span ``SETTLED_US``: no proof."""
-        return self._likely_elapsed_us >= SETTLED_US and self.count(holds) == len(self.moments)
+        """True if something holds at all ``recent`` moments, which are likely to span ``SETTLED_US``: no proof."""
+        return self._likely_elapsed_us >= SETTLED_US and self.count(holds) >= len(self.recent)
+
+    @property
+    def _recently_us(self) -> int | None:
+        """Time from the first of the ``recent`` moments to the last; ``None`` = not known."""
+        first, last = self.recent[0].taken_us, self.now.taken_us
+        return None if first is None or last is None or len(self.moments) < 2 else last - first
 
     @property
     def _likely_elapsed_us(self) -> int:
@@ -168,17 +187,17 @@ class History:
         return Evidence(name, value, self.count(lambda moment: read(moment) == value))
 
     def before(self, consumer: Consumer) -> list[Consumer]:
-        """The same connection at the earlier moments."""
+        """The same connection at the earlier ``recent`` moments."""
         return [
             other
-            for moment in self.moments[:-1]
+            for moment in self.recent[:-1]
             for other in moment.consumers
             if _identity(other) == _identity(consumer)
         ]
 
     def _both(self) -> list[tuple[Consumer, Consumer]]:
-        """The connections of the first moment that are there now, at both."""
-        first = {_identity(consumer): consumer for consumer in self.moments[0].consumers}
+        """The connections of the first ``recent`` moment that are there now, at both."""
+        first = {_identity(consumer): consumer for consumer in self.recent[0].consumers}
         return [
             (first[_identity(consumer)], consumer)
             for consumer in self.now.consumers

@@ -14,6 +14,7 @@ NAMES = (
     "explain",
     "stats",
     "diagnose",
+    "watch-stats",
     "what-if",
     "report",
     "strip",

@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Iterator
 from http.client import HTTPMessage
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -17,6 +16,7 @@ import pytest
 
 from dispatch_core.cli.broker_admin import SafeRedirects
 from dispatch_core.cli.main import main
+from tests.dispatch_core.cli.admin_api import Broker, serving
 from tests.dispatch_core.diagnose.statistics import STATISTICS, lines_of
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -127,72 +127,10 @@ def test_moments_without_times_are_named(tmp_path: Path, capsys: pytest.CaptureF
 # --- a broker ---------------------------------------------------------------------------------------------------------
 
 
-class Broker(ThreadingHTTPServer):
-    """Answers as the admin API does, with the moments of a state, one after the other."""
-
-    def __init__(self, state: str, token: str | None = None, partitions: int = 0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.moments = lines_of("4.2.4", state)
-        self.token, self.partitions = token, partitions
-        self.asked: list[str] = []
-        self.rights = True
-        self.owner: str | None = None  # of the topic, if that is another broker
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def answer(self, path: str) -> Any:
-        number = sum(asked.endswith("/stats") for asked in self.asked) - 1
-        moment = self.moments[min(max(number, 0), len(self.moments) - 1)]
-        if path.endswith("/partitions"):
-            return {"partitions": self.partitions}
-        if path.endswith("/stats"):
-            return moment["stats"]
-        if path.endswith("/internalStats"):
-            return moment["internal"]
-        if path.endswith("/configuration/runtime"):
-            return {
-                "keySharedLookAheadMsgInReplayThresholdPerConsumer": "20",
-                "keySharedLookAheadMsgInReplayThresholdPerSubscription": "20000",
-            }
-        return None
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Broker
-
-    def do_GET(self) -> None:
-        broker = self.server
-        broker.asked.append(self.path)
-        if broker.owner is not None:
-            self.send_response(307)
-            self.send_header("Location", f"{broker.owner}{self.path}")
-            self.end_headers()
-            return
-        allowed = broker.token is None or self.headers.get("Authorization") == f"Bearer {broker.token}"
-        if not allowed or ("/brokers/" in self.path and not broker.rights):
-            self.send_error(401)
-            return
-        body = b"4.2.4" if self.path.endswith("/version") else json.dumps(broker.answer(self.path)).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-        """Print nothing."""
-
-
 @pytest.fixture
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    served = Broker(**request.param)
-    thread = threading.Thread(target=served.serve_forever)
-    thread.start()
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    with serving(Broker(**request.param)) as served:
+        yield served
 
 
 POLL = ["--topic", TOPIC, "--every", "0.01", "--json"]
@@ -283,9 +221,9 @@ def test_all_partitions_of_a_topic_are_polled(broker: Broker, capsys: pytest.Cap
 
 
 def test_a_broker_that_cannot_be_reached_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        port = server.server_address[1]
-    assert main(["diagnose", "--admin-url", f"http://127.0.0.1:{port}", *POLL]) == 2
+    broker = Broker("shared-no-permits")
+    broker.server_close()
+    assert main(["diagnose", "--admin-url", broker.url, *POLL]) == 2
     assert "no answer: " in capsys.readouterr().err
 
 
