@@ -103,7 +103,7 @@ def _watch(polled: Polled, watch: Watch, options: argparse.Namespace) -> bool:
             for change in _changes(watch, text):
                 progress("")
                 print(json.dumps(_as_json(change)) if options.json else str(change), flush=True)
-            progress(f"{taken} moments; {len(watch.held())} subscriptions are held")
+            progress(f"{taken} moments; {len(watch.held_now())} subscriptions are held")
         left = float("inf") if options.for_s is None else options.for_s - (time.monotonic() - began)
         if left <= 0:
             progress("")
