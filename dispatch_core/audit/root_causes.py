@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dispatch_core.audit.catalogue import (
@@ -46,62 +46,104 @@ from dispatch_core.times import clock
 
 #: Keys, or entries, that a sentence names.
 _MOST_NAMED: Final = 3
+#: Entries and keys of a cause that are counted one by one.
+MOST_COUNTED: Final = 10_000
 NO_NAMES: Final = ConsumerNames({})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RootCause:
-    """Findings (rows of ``anomalies``) that one event has caused, in the order in which they were given, the worst first."""
+    """Findings (rows of ``anomalies``) that one event has caused: their numbers, and what a sentence quotes of them.
 
-    rows: tuple[Mapping[str, Any], ...]
+    ``worst``: the row that is quoted. Entries and keys are counted up to ``MOST_COUNTED``, so a day of them takes little
+    memory.
+    """
+
+    worst: Mapping[str, Any]
+    count: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    consumers: dict[int, None] = field(default_factory=dict)
+    _rank: tuple[Any, ...] | None = None
+    _positions: set[str] = field(default_factory=set)
+    _keys: set[str] = field(default_factory=set)
+    _named: list[tuple[tuple[Any, ...], str]] = field(default_factory=list)
+    _times: tuple[int, int] | None = None
+
+    def add(self, row: Mapping[str, Any], rank: tuple[Any, ...] | None = None) -> None:
+        """Add a finding. ``rank``: the lower, the worse; without it, earlier ones are worse."""
+        rank = (self.count,) if rank is None else rank
+        if self._rank is None or rank < self._rank:
+            self._rank, self.worst = rank, row
+        self.count += 1
+        self.kinds[row["kind"]] += 1
+        self.consumers.update(dict.fromkeys(row.get("consumers") or ()))
+        positions = row.get("positions") or ()
+        if len(self._positions) < MOST_COUNTED:
+            self._positions.update(positions)
+        if row["key"] is not None and len(self._keys) < MOST_COUNTED:
+            self._keys.add(row["key"])
+        self._name(row, rank, positions)
+        t_us = row.get("t_us")
+        if t_us is not None:
+            first, last = self._times or (t_us, t_us)
+            self._times = min(first, t_us), max(last, t_us)
 
     def sentence(self, names: ConsumerNames = NO_NAMES) -> str:
         """Say what was found: how many findings of which kinds, for how many entries, keys and consumers, and the worst."""
-        first = self.rows[0]
-        if len(self.rows) == 1:
-            return str(first["explanation"])
-        kinds = Counter(row["kind"] for row in self.rows)
-        counts = counts_by_name({kind: kinds[kind] for kind in sorted(kinds, key=KIND_ORDER.__getitem__)})
-        consumers = list(dict.fromkeys(number for row in self.rows for number in row.get("consumers") or ()))
-        at = f" at {names.of(consumers[0])}" if consumers and _by_consumer(first) else ""
+        if self.count == 1:
+            return str(self.worst["explanation"])
+        counts = counts_by_name(
+            {kind: self.kinds[kind] for kind in sorted(self.kinds, key=KIND_ORDER.__getitem__)}
+        )
+        consumers = [*self.consumers]
+        at = f" at {names.of(consumers[0])}" if consumers and _by_consumer(self.worst) else ""
         others = listed((names.of(number) for number in consumers[1:]), most=_MOST_NAMED) if at else ""
-        who_held = f", which {others} held" if others and KINDS[first["kind"]].promise != COMPLETENESS else ""
-        named = self._named()
+        who_held = (
+            f", which {others} held" if others and KINDS[self.worst["kind"]].promise != COMPLETENESS else ""
+        )
+        named = [name for _, name in self._named]
         worst = f"; the worst are {listed(named)}" if len(named) > 1 else ""
-        return f"{counts}{at}{self._times()}: {self._extent()}{who_held}{worst}: {first['explanation']}"
+        return f"{counts}{at}{self._when()}: {self._extent()}{who_held}{worst}: {self.worst['explanation']}"
 
     def _extent(self) -> str:
-        entries = len({position for row in self.rows for position in row.get("positions") or ()})
-        keys = len({row["key"] for row in self.rows if row["key"] is not None})
-        of_keys = f" of {counted(keys, 'key', 'keys')}" if keys else ""
-        return f"{counted(entries, 'entry', 'entries')}{of_keys}"
+        of_keys = f" of {_counted(len(self._keys), 'key', 'keys')}" if self._keys else ""
+        return f"{_counted(len(self._positions), 'entry', 'entries')}{of_keys}"
 
-    def _times(self) -> str:
-        times = [row["t_us"] for row in self.rows if row.get("t_us") is not None]
-        if not times:
+    def _when(self) -> str:
+        if self._times is None:
             return ""
-        first, last = clock(min(times)), clock(max(times))
+        first, last = map(clock, self._times)
         return f" at {first}" if first == last else f", from {first} to {last}"
 
-    def _named(self) -> list[str]:
-        """The keys of the worst findings, or their entries where there is no key."""
-        named: dict[str, None] = {}
-        for row in self.rows:
-            if row["key"] is not None:
-                named.setdefault(shown(row["key"]))
-            elif row.get("positions"):
-                named.setdefault(row["positions"][0])
-            if len(named) == _MOST_NAMED:
-                break
-        return list(named)
+    def _name(self, row: Mapping[str, Any], rank: tuple[Any, ...], positions: Sequence[str]) -> None:
+        """Note the key of a finding, or its first entry where there is no key, if it is among the worst."""
+        name = shown(row["key"]) if row["key"] is not None else positions[0] if positions else None
+        if name is None:
+            return
+        before = next((at for at, (_, other) in enumerate(self._named) if other == name), None)
+        if before is not None:
+            self._named[before] = min(self._named[before], (rank, name))
+        else:
+            self._named.append((rank, name))
+        self._named.sort()
+        del self._named[_MOST_NAMED:]
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return counted(number, one, many) + (" or more" if number >= MOST_COUNTED else "")
 
 
 def by_root_cause(rows: Iterable[Mapping[str, Any]]) -> list[RootCause]:
     """Group findings by their cause; groups and their rows stay in the order of ``rows``, certain ones apart from others."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    causes: dict[tuple[Any, ...], RootCause] = {}
     for row in rows:
-        groups.setdefault((bool(row.get("uncertain")), *_cause_of(row)), []).append(row)
-    return [RootCause(tuple(group)) for group in groups.values()]
+        causes.setdefault(identity_of(row), RootCause(row)).add(row)
+    return [*causes.values()]
+
+
+def identity_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a tuple that findings of one cause have in common; certain ones are apart from others."""
+    return bool(row.get("uncertain")), *_cause_of(row)
 
 
 def _cause_of(row: Mapping[str, Any]) -> Sequence[Any]:

@@ -341,7 +341,7 @@ def _judge(
         tolerated=sum(tolerated.values()),
         reason=reason,
         top_findings=tuple(cause.sentence(names) for cause in causes),
-        top_count=sum(len(cause.rows) for cause in causes),
+        top_count=sum(cause.count for cause in causes),
         assumes=tuple(assumes),
     )
 

@@ -6,16 +6,16 @@ they are counted batch by batch, and only the evidence of the first (by ``seq``)
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dispatch_core.audit.catalogue import DOCUMENTED, SEVERITIES
+from dispatch_core.audit.catalogue import DOCUMENTED, KINDS, SEVERITIES
+from dispatch_core.audit.root_causes import RootCause, identity_of
 from dispatch_core.audit.waits.findings import LEFT_WAITING
 from dispatch_expectations.frames import KEY, Dispatcher
 from dispatch_expectations.table_rows import interval_dataset, read_batches
@@ -69,6 +69,8 @@ class Finding:
     consumers: tuple[int, ...]
     cause: str | None
     explanation: str
+    #: What has caused its anomalies, each with all anomalies of the same promise that it has caused.
+    root_causes: dict[tuple[Any, ...], RootCause] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -92,8 +94,12 @@ def read_findings(warehouse: Place, interval_start: datetime, kinds: Collection[
     dataset = interval_dataset(warehouse, "anomalies", interval_start)
     found: dict[tuple[str, str, str, str, str], Finding] = {}
     per_dispatcher: dict[Dispatcher, int] = {}
+    causes: dict[tuple[Any, ...], RootCause] = {}
     for row in _rows(dataset, kinds):
         finding = _finding(row)
+        cause = finding.dispatcher, KINDS[finding.kind].promise, *identity_of(row)
+        finding.root_causes[cause] = causes.setdefault(cause, RootCause(row))
+        finding.root_causes[cause].add(row, finding.rank)
         earlier = found.get(finding.identity)
         if earlier is not None:
             _merge(earlier, finding)
@@ -119,17 +125,23 @@ def first_lines(
     return first
 
 
-def top(findings: Collection[Finding], number: int) -> list[Finding]:
-    """Choose the worst findings, first one of each kind, so that many of one kind do not hide the others."""
-    seen: set[str] = set()
-    ranked = []
+def top(findings: Collection[Finding], number: int) -> list[str]:
+    """Write sentences about the worst findings: one for each root cause.
+
+    Findings of kinds that no sentence before is about come first, so that many of one kind do not hide the others.
+    """
+    kinds: set[str] = set()
+    said: set[int] = set()
+    first: list[str] = []
+    later: list[str] = []
     for finding in sorted(findings, key=lambda finding: finding.rank):
-        ranked.append((finding.kind in seen, finding))
-        seen.add(finding.kind)
-    return [
-        finding
-        for _repeat, finding in heapq.nsmallest(number, ranked, key=lambda pair: (pair[0], pair[1].rank))
-    ]
+        for cause in finding.root_causes.values():
+            if id(cause) in said:
+                continue
+            said.add(id(cause))
+            (later if cause.kinds.keys() <= kinds else first).append(cause.sentence())
+            kinds |= cause.kinds.keys()
+    return [*first, *later][:number]
 
 
 def _rows(dataset: ds.Dataset | None, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -171,6 +183,7 @@ def _finding(row: dict[str, Any]) -> Finding:
 def _merge(into: Finding, other: Finding) -> None:
     """Add the count of ``other`` to ``into``, and take over its evidence if it ranks before that of ``into``."""
     count = into.count + other.count
+    into.root_causes |= other.root_causes
     if other.rank < into.rank:
         for name in (
             *(

@@ -206,7 +206,7 @@ def _promise_verdict(
         findings=sum(max(1, int(value)) for value in counted),
         tolerated=tolerated,
         reason=reason,
-        top_findings=tuple(finding.explanation for finding in top(evidence, MAX_TOP_FINDINGS)),
+        top_findings=tuple(top(evidence, MAX_TOP_FINDINGS)),
     )
 
 

@@ -20,7 +20,7 @@ class Verdict:
     """The verdict on one promise (or on ``all``) for one dispatcher in one interval.
 
     ``findings``: number of findings that decided the verdict; ``tolerated``: number of those that the policy allows;
-    ``top_findings``: explanations of one sentence, worst first, at least one of each kind as far as they fit.
+    ``top_findings``: a sentence for each root cause, worst first, about as many kinds as fit.
     """
 
     interval_start: datetime

@@ -339,7 +339,9 @@ def test_one_dispatchers_fail_hides_no_other(tmp_path: Path) -> None:
         "blind": "UNKNOWN",
     }
     assert totals["bad"].findings == 3
-    assert totals["bad"].top_findings == ("first", "second")
+    assert totals["bad"].top_findings == (
+        "2 out_of_order, 1 split_key at consumer 0 at 09:58:55.000: 2 entries of 1 key, which consumer 1 held: first",
+    )
     assert overall(list(result.values())) == "FAIL"
 
 

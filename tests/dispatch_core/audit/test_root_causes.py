@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatch_core.audit.root_causes import by_root_cause
+from dispatch_core.audit.root_causes import RootCause, by_root_cause
 from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.audit.verdict import verdicts
 from dispatch_core.cli.main import main
@@ -39,7 +39,7 @@ def finding(kind: str, consumer: int | None, key: str | None = "k", **fields: An
 
 
 def kinds_of(*rows: dict[str, Any]) -> list[list[str]]:
-    return [[row["kind"] for row in cause.rows] for cause in by_root_cause(rows)]
+    return [[*cause.kinds.elements()] for cause in by_root_cause(rows)]
 
 
 def test_order_and_duplicates_at_one_consumer_are_one_cause() -> None:
@@ -79,6 +79,15 @@ def test_a_sentence_has_numbers_of_entries_keys_and_consumers_and_the_worst_thre
         "3 out_of_order, 5 split_key at new, from 00:00:01.000 to 00:00:05.000: 5 entries of 5 keys, which old held"
     )
     assert "; the worst are key-1, key-2 and key-3: split_key of key-1" in said
+
+
+def test_by_rank_the_worst_is_quoted_whenever_it_comes() -> None:
+    rows = [finding("split_key", 6, f"key-{n}", positions=[f"1:{n}"]) for n in range(6)]
+    cause = RootCause(rows[0])
+    for rank in (3, 5, 1, 4, 2):
+        cause.add(rows[rank], (rank,))
+    assert "; the worst are key-1, key-2 and key-3: split_key of key-1" in cause.sentence()
+    assert "5 split_key at consumer 6: 5 entries of 5 keys" in cause.sentence()
 
 
 def test_no_finding_is_lost_in_a_verdict() -> None:
