@@ -28,6 +28,7 @@ from dispatch_core.audit.deliveries.operations import (
     REMOVED,
 )
 from dispatch_core.audit.sentences import reasons
+from dispatch_core.audit.waits.findings import is_phantom
 from dispatch_core.audit.waits.no_read import described
 from dispatch_core.audit.waits.parts import Part
 from dispatch_core.audit.waits.tracker import MOST_POSITIONS, SampledWait
@@ -626,7 +627,7 @@ def why(record: Record, episode: Episode) -> str:
             positions=episode.held_by,
             count=episode.held_by_count,
             hashes=episode.hashes,
-            phantom=since_us is not None,
+            phantom=since_us is not None or (episode.reason != DRAINING and is_phantom(episode.holds[0])),
             phantom_since_us=since_us if episode.held_by_count else None,
             others=[
                 (reason, None if waiting is None else record.who(waiting))
