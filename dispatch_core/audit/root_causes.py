@@ -129,8 +129,8 @@ class RootCause:
         del self._named[_MOST_NAMED:]
 
 
-def _counted(number: int, one: str, many: str) -> str:
-    return counted(number, one, many) + (" or more" if number >= MOST_COUNTED else "")
+def _counted(number: int, singular: str, plural_form: str) -> str:
+    return counted(number, singular, plural_form) + (" or more" if number >= MOST_COUNTED else "")
 
 
 def by_root_cause(rows: Iterable[Mapping[str, Any]]) -> list[RootCause]:

@@ -20,7 +20,7 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, SEVERITIES
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
-from dispatch_core.audit.limits import Limits, LimitsError
+from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.sentences.moments import extent
@@ -51,7 +51,14 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
-from dispatch_core.cli.selection import Selection, add_selection_arguments, add_time_arguments, check_times
+from dispatch_core.cli.selection import (
+    Selection,
+    add_limit_argument,
+    add_selection_arguments,
+    add_time_arguments,
+    check_times,
+    limits_given,
+)
 from dispatch_core.errors import ProfileError
 from dispatch_core.recording.known_until import connected_at_end, last_line_us
 from dispatch_core.recording.log import DispatcherLog
@@ -143,14 +150,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to show as sentences (default 5)"
     )
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        dest="limits",
-        metavar="NAME=VALUE",
-        help="a limit of the anomalies, e.g. stuck_key_ms=500; may be given again (docs/anomalies.md)",
-    )
+    add_limit_argument(parser)
     parser.add_argument(
         "--no-rules",
         action="store_true",
@@ -163,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
     asked = _Asked(
         overrides_given(options),
         Policy(top=options.top),
-        _limits(options.limits),
+        limits_given(options),
         not options.no_rules,
         as_of_given(options),
         Selection.given(options),
@@ -217,17 +217,6 @@ def run(options: argparse.Namespace) -> int:
         if UNKNOWN in given or not given
         else CLEAN
     )
-
-
-def _limits(given: list[str]) -> Limits:
-    """Limits as ``NAME=VALUE``; raises ``LimitsError``."""
-    values: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise LimitsError(f"--limit {text[:80]}: expected NAME=VALUE, such as stuck_key_ms=500")
-        values[name.strip()] = value.strip()
-    return Limits.of(values)
 
 
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:

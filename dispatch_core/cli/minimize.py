@@ -23,13 +23,19 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
-from dispatch_core.cli.selection import Selection, add_dispatcher_arguments
+from dispatch_core.cli.selection import (
+    Selection,
+    add_dispatcher_arguments,
+    add_limit_argument,
+    limits_given,
+)
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
     from dispatch_core.minimize.same_finding import Finding, Wanted
     from dispatch_core.minimize.search import Smallest
     from dispatch_core.recording.log import DispatcherLog
+    from dispatch_core.replay.whole_log import WholeAudit
 
 _BUDGET_S: Final = 60.0
 
@@ -39,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recording_arguments(parser, ": one object about what was written")
     add_as_of_arguments(parser)
     add_dispatcher_arguments(parser)
+    add_limit_argument(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write into this folder, which is made"
     )
@@ -98,10 +105,11 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The finding to keep, the log that has it, and whether the log is all there is."""
+    """The finding to keep, the log that has it, and the log's audit."""
 
     finding: Finding
     log: DispatcherLog
+    audit: WholeAudit
     lines: int  # of the log as it was given; a trace has more than ``log``
 
 
@@ -129,10 +137,10 @@ def _choose(log: DispatcherLog, options: argparse.Namespace) -> _Chosen | None:
         forms.insert(0, replace(log, events=without_trace(log.events)[0]))
     about = {"key": _key_asked(options.key), "position": options.position, "consumer": options.consumer}
     for form in forms:
-        audit = audit_whole(form, closed=options.complete)
+        audit = audit_whole(form, closed=options.complete, limits=limits_given(options))
         finding = choose(findings_of(audit), options.finding, about)
         if finding is not None:
-            return _Chosen(finding, form, log.events.num_rows)
+            return _Chosen(finding, form, audit, log.events.num_rows)
     return None
 
 
@@ -163,14 +171,14 @@ def _nothing_found(options: argparse.Namespace) -> str:
 
 
 def _minimize(chosen: _Chosen, options: argparse.Namespace) -> _Made:
-    import numpy as np
-
     from dispatch_core.minimize.same_finding import Wanted
     from dispatch_core.minimize.search import Search
 
     began = time.monotonic()
     log = chosen.log
-    wanted = Wanted(chosen.finding, log, np.arange(log.events.num_rows), closed=options.complete)
+    wanted = Wanted(
+        chosen.finding, log, closed=options.complete, limits=limits_given(options), audit=chosen.audit
+    )
     smallest = Search(
         log,
         wanted,

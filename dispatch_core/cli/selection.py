@@ -1,4 +1,4 @@
-"""Options that choose what a command is about: topics, subscriptions, a time, and only what failed."""
+"""Options that choose what a command is about: topics, subscriptions, a time, limits, and only what failed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
+from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.cli.recordings import LAST_LINE, AsOf, dispatchers, moment_us
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
@@ -56,6 +57,29 @@ def add_time_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="only what happened up to this time; the same as --as-of",
     )
+
+
+def add_limit_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--limit``, for ``limits_given``."""
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        dest="limits",
+        metavar="NAME=VALUE",
+        help="a limit of the anomalies, e.g. stuck_key_ms=500; may be given again (docs/anomalies.md)",
+    )
+
+
+def limits_given(options: argparse.Namespace) -> Limits:
+    """Return the limits that ``--limit`` names. Raises ``LimitsError``."""
+    values: dict[str, str] = {}
+    for text in options.limits:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise LimitsError(f"--limit {text[:80]}: expected NAME=VALUE, such as stuck_key_ms=500")
+        values[name.strip()] = value.strip()
+    return Limits.of(values)
 
 
 def check_times(from_us: int | None, as_of: AsOf) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from dispatch_core.audit.catalogue import BALANCE, INFO, KINDS, SEVERITIES
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
 from dispatch_core.errors import DispatchAuditError
@@ -131,16 +133,17 @@ class Wanted:
         self,
         finding: Finding,
         log: DispatcherLog,
-        rows: Ints,
         *,
         closed: bool,
         limits: Limits = DEFAULT_LIMITS,
+        audit: WholeAudit | None = None,
     ) -> None:
-        """Audit the whole log; ``rows``: the row of each of its lines in the log that the caller began with."""
+        """Take note of the whole log. ``closed``, ``limits``: of its audit; ``audit``: itself, ``None`` = it is made."""
         self.finding = finding
         self._closed = closed
         self._limits = limits
-        audit = self.audit(log)
+        audit = self.audit(log) if audit is None else audit
+        rows = np.arange(log.events.num_rows)
         self._kinds = _kinds(audit)
         self._not_by_rule = _not_by_rule(audit, rows)
         self._without_permits = _without_permits(log, rows)

@@ -20,7 +20,7 @@ from tests.dispatch_core.minimize.logs import AT_RISK, AWAY_AND_BACK, LIMIT_OF_1
 def _wanted(log: DispatcherLog, kind: str | None = None) -> Wanted:
     finding = choose(findings_of(audit_whole(log, closed=False)), kind, {})
     assert finding is not None
-    return Wanted(finding, log, np.arange(log.events.num_rows), closed=False)
+    return Wanted(finding, log, closed=False)
 
 
 def _smallest(log: DispatcherLog, wanted: Wanted, budget_s: float = 60) -> Smallest:
