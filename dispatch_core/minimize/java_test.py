@@ -48,7 +48,8 @@ def java_test(schedule: Schedule, finding: Finding) -> str:
     """Return the source of the test."""
     promise = KINDS[finding.kind].promise
     asserted = [_ASSERTED[promise]] if promise in _ASSERTED else [*_ASSERTED.values()]
-    about = textwrap.wrap(f"{finding.kind}: {finding.explanation}", 118)
+    # A backslash in a comment may begin a Unicode escape, two of them do not.
+    about = textwrap.wrap(f"{finding.kind}: {finding.explanation}".replace("\\", "\\\\"), 118)
     settings = [
         f"        settings.put({_text(name)}, {_text(text_of(value))});"
         for name, value in sorted(schedule.settings.items())

@@ -128,9 +128,7 @@ class ReducibleLog:
         return permits
 
     def _moved_acks(self, entries: Rows) -> Ints:
-        """Return for each position the entry that a cumulative acknowledgement of it becomes one of; -1 = it stays or
-        goes.
-        """
+        """Return for each position the entry that a cumulative acknowledgement of it becomes one of; -1 = none."""
         moved = np.full(len(self.named.line), _NOWHERE)
         at = np.flatnonzero(self._cumulative[self.named.line] & (self.named.entry != _NOWHERE))
         at = at[~entries[self.named.entry[at]]]

@@ -22,7 +22,8 @@ _WALKED: Final = (
     Dispatcher.SHARED,
     Dispatcher.SHARED_CLASSIC,
 )
-_HEAD: Final = '''"""{about}"""
+_HEAD: Final = '''"""{about}
+"""
 
 from dispatch_core.broker import profiles
 from dispatch_core.broker.walk import Walk

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dispatch_core.arrays.columns import replaced
 from dispatch_core.broker.hashing import h31
 from dispatch_core.cli.main import main
 from dispatch_core.minimize.disguise import key_with_hash
-from tests.dispatch_core.minimize.logs import AT_RISK, AWAY_AND_BACK
+from dispatch_core.recording.rewrite import write_log
+from tests.dispatch_core.minimize.logs import AT_RISK, AWAY_AND_BACK, log_of
 
 
 def _minimize(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -110,3 +114,23 @@ def test_what_is_there_is_not_overwritten(capsys: pytest.CaptureFixture[str], tm
     assert code == 2
     assert f"{tmp_path} is occupied; nothing was written" in complaint
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_names_of_a_log_break_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = log_of(AWAY_AND_BACK)
+    hostile = {"c1": 'a"b\\', "c2": '*/ \\u000a """', "c3": 'é\n\u202e"'}
+    names = [hostile.get(name, name) for name in log.events["name"].to_pylist()]
+    write_log(replace(log, events=replaced(log.events, {"name": names})), tmp_path / "log")
+    code, _, complaints = _minimize(capsys, tmp_path / "log", "--out", tmp_path / "out")
+    assert (code, complaints) == (0, "")
+    walked = subprocess.run(
+        [sys.executable, tmp_path / "out" / "walk.py"], capture_output=True, text=True, check=True
+    )
+    assert "as recorded" in walked.stdout
+    java = (tmp_path / "out" / "StuckKeyTest.java").read_text()
+    # Unicode escapes are resolved before comments and strings are looked for: each must be one, and of no control character.
+    for escape in re.findall(r"(?<!\\)(?:\\\\)*\\u(.{4})", java):
+        assert int(escape, 16) >= 0x20
+    assert [line for line in java.splitlines() if line.startswith(" * ") and "*/" in line] == []
+    for literal in re.findall(r"join\((.*), 972, 0\);", java):
+        assert json.loads(f"[{literal}]") == ['*/ \\u000a """'] * 2
