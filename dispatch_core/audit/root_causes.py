@@ -41,14 +41,14 @@ from dispatch_core.audit.catalogue import (
     PER_KEY_ORDER,
 )
 from dispatch_core.audit.sentences.lists import counted, counts_by_name, listed
-from dispatch_core.audit.sentences.names import ConsumerNames, shown
+from dispatch_core.audit.sentences.names import ConnectionNumbers, ConsumerNames, shown
 from dispatch_core.times import clock
 
 #: Keys, or entries, that a sentence names.
 _MOST_NAMED: Final = 3
 #: Entries and keys of a cause that are counted one by one.
 MOST_COUNTED: Final = 10_000
-NO_NAMES: Final = ConsumerNames({})
+NO_NAMES: Final = ConnectionNumbers()
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from dispatch_core.audit.balance import not_judged
 from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, SEVERITIES
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.root_causes import NO_NAMES
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.sentences.moments import extent
@@ -264,7 +265,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
                 quarantined=lost,
                 assumptions=assumptions,
                 # Each load of the topic numbers its consumers anew.
-                names=ConsumerNames(_names(log) if shown and len(logs) == 1 else {}),
+                names=ConsumerNames(_names(log)) if shown and len(logs) == 1 else NO_NAMES,
             )
         problem, warnings = _rules(log)
         yield _Judged(

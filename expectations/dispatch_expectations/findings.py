@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dispatch_core.audit.catalogue import DOCUMENTED, KINDS, SEVERITIES
+from dispatch_core.audit.catalogue import DOCUMENTED, KIND_ORDER, KINDS, SEVERITIES
 from dispatch_core.audit.root_causes import RootCause, identity_of
 from dispatch_core.audit.waits.findings import LEFT_WAITING
 from dispatch_expectations.frames import KEY, Dispatcher
@@ -99,7 +99,8 @@ def read_findings(warehouse: Place, interval_start: datetime, kinds: Collection[
         finding = _finding(row)
         cause = finding.dispatcher, KINDS[finding.kind].promise, *identity_of(row)
         finding.root_causes[cause] = causes.setdefault(cause, RootCause(row))
-        finding.root_causes[cause].add(row, finding.rank)
+        uncertain, severity, *place = finding.rank
+        finding.root_causes[cause].add(row, (uncertain, severity, KIND_ORDER[finding.kind], *place))
         earlier = found.get(finding.identity)
         if earlier is not None:
             _merge(earlier, finding)

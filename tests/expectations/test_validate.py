@@ -340,7 +340,7 @@ def test_one_dispatchers_fail_hides_no_other(tmp_path: Path) -> None:
     }
     assert totals["bad"].findings == 3
     assert totals["bad"].top_findings == (
-        "2 out_of_order, 1 split_key at consumer 0 at 09:58:55.000: 2 entries of 1 key, which consumer 1 held: first",
+        "2 out_of_order, 1 split_key at connection 0 at 09:58:55.000: 2 entries of 1 key, which connection 1 held: first",
     )
     assert overall(list(result.values())) == "FAIL"
 

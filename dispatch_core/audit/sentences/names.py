@@ -123,6 +123,21 @@ class ConsumerNames:
         return self._names.get(number) or consumer_name(number, None)
 
 
+class ConnectionNumbers(ConsumerNames):
+    """Names where the log's names are not at hand: each connection is called by its number.
+
+    >>> ConnectionNumbers().of(7)
+    'connection 7'
+    """
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def of(self, number: int | None) -> str:
+        """Return the number of a connection, in words."""
+        return NOBODY if number is None else f"connection {number}"
+
+
 @dataclass(frozen=True, slots=True)
 class Connections:
     """The connections that the rows of a table name.

@@ -87,7 +87,7 @@ def test_by_rank_the_worst_is_quoted_whenever_it_comes() -> None:
     for rank in (3, 5, 1, 4, 2):
         cause.add(rows[rank], (rank,))
     assert "; the worst are key-1, key-2 and key-3: split_key of key-1" in cause.sentence()
-    assert "5 split_key at consumer 6: 5 entries of 5 keys" in cause.sentence()
+    assert "5 split_key at connection 6: 5 entries of 5 keys" in cause.sentence()
 
 
 def test_no_finding_is_lost_in_a_verdict() -> None:
