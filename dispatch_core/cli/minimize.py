@@ -197,14 +197,13 @@ def _disguised(smallest: Smallest, wanted: Wanted) -> tuple[Smallest, str | None
     """Take the names out as far as the finding stays; also return what had to stay."""
     from dispatch_core.minimize.disguise import disguised
 
-    for consumers, kept in (
-        (True, None),
-        (False, "the names of the consumers, which decide what each of them owns"),
-    ):
-        log = disguised(smallest.log, consumers=consumers)
+    for consumers, topic in ((True, True), (False, True), (True, False), (False, False)):
+        log = disguised(smallest.log, consumers=consumers, topic=topic)
         found = wanted.found_in(log, smallest.line_of)
         if found is not None:
-            return replace(smallest, log=log, finding=found), kept
+            kept = [] if consumers else ["the names of the consumers"]
+            kept += [] if topic else ["the name of the topic"]
+            return replace(smallest, log=log, finding=found), " and ".join(kept) or None
     raise DispatchAuditError(
         "without its names the log has not the same finding; nothing was written. Run it without --disguise"
     )
@@ -290,7 +289,7 @@ def _report(chosen: _Chosen, made: _Made, options: argparse.Namespace) -> None:
         f"{left.messages.num_rows:,} in {made.seconds:.1f} s, {smallest.audits} logs tried; {end}"
     )
     if made.kept_names is not None:
-        print(f"  kept as they are: {made.kept_names}")
+        print(f"  kept, because the finding depends on it: {made.kept_names}")
     for name, what in made.files:
         print(f"  {options.out / name}  {what}")
 

@@ -12,6 +12,7 @@ True
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -36,14 +37,17 @@ _KEPT: Final = (
     *("format", "format_version", "broker_version", "subscription_type", "config"),
     *("partition_index", "partitions", "records"),
 )
-_TOPIC: Final = "persistent://public/default/topic"
+_TOPIC: Final = "public/default/topic"
+#: What remains of a topic's name in any case: it tells the rules.
+_PARTS_KEPT: Final = re.compile(r"^(?P<domain>[a-z-]+://)?.*?(?P<partition>-partition-\d+)?$", re.DOTALL)
 _SUBSCRIPTION: Final = "subscription"
 
 
-def disguised(log: DispatcherLog, *, consumers: bool = True) -> DispatcherLog:
-    """Return the log without its names; ``consumers``: without those of its consumers, too."""
+def disguised(log: DispatcherLog, *, consumers: bool = True, topic: bool = True) -> DispatcherLog:
+    """Return the log without its names; ``consumers``, ``topic``: without those of its consumers and its topic, too."""
+    name = _topic_like(log.topic) if topic else log.topic
     columns: dict[str, list[str | None]] = {
-        "topic": [_TOPIC] * log.events.num_rows,
+        "topic": [name] * log.events.num_rows,
         "subscription": [_SUBSCRIPTION] * log.events.num_rows,
         **{name: [None] * log.events.num_rows for name in ("broker", "address", "note", "source_file")},
     }
@@ -52,16 +56,27 @@ def disguised(log: DispatcherLog, *, consumers: bool = True) -> DispatcherLog:
     return replace(
         log,
         recording="",
-        topic=_TOPIC,
+        topic=name,
         subscription=_SUBSCRIPTION,
         broker=None,
         header={name: value for name, value in log.header.items() if name in _KEPT},
-        messages=_disguised_messages(log.messages),
+        messages=_disguised_messages(log.messages, name),
         events=replaced(log.events, columns),
     )
 
 
-def _disguised_messages(messages: pa.Table) -> pa.Table:
+def _topic_like(topic: str) -> str:
+    """Return another name with the domain and partition of a topic.
+
+    >>> _topic_like("non-persistent://shop/eu/orders-partition-3"), _topic_like("orders")
+    ('non-persistent://public/default/topic-partition-3', 'persistent://public/default/topic')
+    """
+    found = _PARTS_KEPT.match(topic)
+    domain, partition = found.groups() if found is not None else (None, None)
+    return f"{domain or 'persistent://'}{_TOPIC}{partition or ''}"
+
+
+def _disguised_messages(messages: pa.Table, topic: str) -> pa.Table:
     """Replace keys and producers. The producer of an entry without a key stays: the entry is hashed by it."""
     given = zip(*(messages[name].to_pylist() for name in ("key", "ordering_key_b64", "key_h31")), strict=True)
     keyed = [any(value is not None for value in values) for values in given]
@@ -73,7 +88,7 @@ def _disguised_messages(messages: pa.Table) -> pa.Table:
     return replaced(
         messages,
         {
-            "topic": [_TOPIC] * messages.num_rows,
+            "topic": [topic] * messages.num_rows,
             "key": [key if has_key else None for key, has_key in zip(keys, keyed, strict=True)],
             "key_b64": [True if has_key else None for has_key in keyed],
             "producer": [

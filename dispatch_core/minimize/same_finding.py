@@ -22,6 +22,7 @@ import numpy as np
 
 from dispatch_core.audit.catalogue import BALANCE, INFO, KINDS, SEVERITIES
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.broker.hashing import entry_key, h31
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.minimize.reduced_log import Ints
 from dispatch_core.recording.log import DispatcherLog
@@ -31,6 +32,8 @@ _COLUMNS: Final = (
     *("kind", "severity", "key", "key_b64", "hash", "positions", "consumers"),
     *("seqs", "t_us", "cause", "reason", "uncertain", "explanation"),
 )
+#: A key of which the log has only the hash.
+_HASHED: Final = re.compile(r"h31:(\d{1,10})", re.ASCII)
 _ISSUE: Final = re.compile(r"#(\d{3,6})")
 
 
@@ -76,6 +79,16 @@ class Finding:
         return f"connection {self.consumers[0]}" if self.consumers else "the subscription"
 
     @property
+    def key_h31(self) -> int | None:
+        """The murmur hash of its key, which another key may have that stands for it; ``None`` = it has no key."""
+        if self.key is None:
+            return None
+        hashed = None if self.key_b64 else _HASHED.fullmatch(self.key)
+        if hashed is not None:
+            return int(hashed[1])
+        return h31(entry_key(self.key, self.key_b64, None) or b"")
+
+    @property
     def issues(self) -> frozenset[int]:
         """The known issues that its explanation names."""
         return frozenset(int(number) for number in _ISSUE.findall(self.explanation))
@@ -85,7 +98,7 @@ class Finding:
         return (
             (self.kind, self.reason, self.cause) == (other.kind, other.reason, other.cause)
             and (self.uncertain or not other.uncertain)
-            and (self.hash == other.hash if self.hash is not None else self.key == other.key)
+            and (self.hash == other.hash if self.hash is not None else self.key_h31 == other.key_h31)
             and self.consumers[:1] == other.consumers[:1]
             and self.issues <= other.issues
             and (not self.positions or not {*self.positions}.isdisjoint(other.positions))

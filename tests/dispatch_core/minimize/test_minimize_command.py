@@ -16,7 +16,9 @@ from dispatch_core.broker.hashing import h31
 from dispatch_core.cli.main import main
 from dispatch_core.minimize.disguise import key_with_hash
 from dispatch_core.recording.rewrite import write_log
-from tests.dispatch_core.minimize.logs import AT_RISK, AWAY_AND_BACK, log_of
+from tests.dispatch_core.minimize.logs import AT_RISK, AWAY_AND_BACK, DATA, log_of
+
+CASES = DATA.parent / "cases"
 
 
 def _minimize(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -91,6 +93,18 @@ def test_names_that_decide_ownership_are_kept(capsys: pytest.CaptureFixture[str]
     assert code == 0
     assert (made["names_kept"] is None) == ('"name":"c1"' not in events)
     assert "key-12" not in events + (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "case", ["30-TRUE-out-of-order-failover", "90-TRUE-loss-then-backlog-cleared-Shared"]
+)
+def test_a_finding_without_a_sticky_hash_is_disguised(
+    case: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, text, _ = _minimize(capsys, CASES / case, "--out", tmp_path / "out", "--disguise", "--json")
+    assert (code, json.loads(text)["names_kept"]) == (0, None)
+    written = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert case not in written
 
 
 def test_a_finding_is_chosen_by_kind_and_subject(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
