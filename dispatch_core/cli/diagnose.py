@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.polling import Polled, add_broker_arguments, numbers, seconds
+from dispatch_core.cli.polling import Polled, add_broker_arguments, numbers
 from dispatch_core.cli.recordings import (
+    DAY_S,
     add_link_argument,
     add_override_arguments,
     dispatchers,
     overrides_given,
     progress,
     read_all,
+    seconds,
     set_aside,
 )
 from dispatch_core.diagnose.answers import QUIET, Answer, as_json
@@ -73,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_broker_arguments(polled, needed=False)
     polled.add_argument(
         "--every",
-        type=seconds,
+        type=seconds(DAY_S),
         default=_BETWEEN_S,
         metavar="SECONDS",
         help="between two moments (default: %(default)s)",

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.cli.recordings import (
+    DAY_S,
     add_as_of_arguments,
     add_recording_arguments,
     as_of_given,
     overrides_given,
     progress,
     read_all,
+    seconds,
     set_aside,
 )
 from dispatch_core.cli.selection import (
@@ -69,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds(DAY_S),
         default=_BUDGET_S,
         metavar="SECONDS",
         help="stop the search after so long, with the smallest log by then (default: 60)",
@@ -292,13 +294,3 @@ def _report(chosen: _Chosen, made: _Made, options: argparse.Namespace) -> None:
         print(f"  kept, because the finding depends on it: {made.kept_names}")
     for name, what in made.files:
         print(f"  {options.out / name}  {what}")
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value

@@ -35,17 +35,6 @@ def add_broker_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGro
     )
 
 
-def seconds(text: str) -> float:
-    """Read a time between two moments. Raises ``ArgumentTypeError``."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value
-
-
 def numbers(config: Mapping[str, Any]) -> dict[str, int | bool]:
     """Return the settings that are numbers, or true or false."""
     found: dict[str, int | bool] = {}

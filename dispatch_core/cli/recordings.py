@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -95,8 +95,25 @@ class AsOf:
     complete: bool = False
 
 
+#: The longest time between two polls, or of a search.
+DAY_S: Final = 86_400.0
 #: As of the last line.
 LAST_LINE: Final = AsOf()
+
+
+def seconds(most: float) -> Callable[[str], float]:
+    """Return a reader of options that are seconds above 0, ``most`` at most; it raises ``ArgumentTypeError``."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = 0.0
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        return value
+
+    return read
 
 
 def add_as_of_arguments(parser: argparse.ArgumentParser) -> None:

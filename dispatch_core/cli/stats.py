@@ -15,6 +15,7 @@ from dispatch_core.cli.recordings import (
     overrides_given,
     progress,
     read_all,
+    seconds,
     set_aside,
 )
 from dispatch_core.cli.selection import Selection, add_dispatcher_arguments
@@ -24,6 +25,8 @@ from dispatch_core.times import TIME_FORMS
 if TYPE_CHECKING:
     from dispatch_core.recording.log import DispatcherLog
 
+#: Thirty years: the window is all of the log.
+_LONGEST_WINDOW_S = 999_999_999.0
 _TIME = f"{TIME_FORMS}; UTC"
 
 
@@ -47,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--window",
-        type=_seconds,
+        type=seconds(_LONGEST_WINDOW_S),
         default=60.0,
         metavar="SECONDS",
         help="msgRateOut is an average over so long before the moment (default: 60, the broker's own period)",
@@ -103,13 +106,3 @@ def _show(logs: list[DispatcherLog], options: argparse.Namespace) -> bool | None
         return None
     print(json.dumps(as_json(shown)) if options.json else "\n".join(for_people(shown)) + "\n")
     return shown.differs
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return value

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.broker_admin import AdminError
-from dispatch_core.cli.polling import Polled, add_broker_arguments, numbers, seconds
-from dispatch_core.cli.recordings import add_override_arguments, overrides_given, progress
+from dispatch_core.cli.polling import Polled, add_broker_arguments, numbers
+from dispatch_core.cli.recordings import DAY_S, add_override_arguments, overrides_given, progress, seconds
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
@@ -42,11 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the moments in this folder, a file per hour",
     )
     parser.add_argument(
-        "--every", type=seconds, default=_EVERY_S, metavar="SECONDS", help="between two moments (default: 30)"
+        "--every",
+        type=seconds(DAY_S),
+        default=_EVERY_S,
+        metavar="SECONDS",
+        help="between two moments (default: 30)",
     )
     parser.add_argument(
         "--for",
-        type=seconds,
+        type=seconds(DAY_S),
         dest="for_s",
         metavar="SECONDS",
         help="end after so long, a day at most (default: goes on until it is interrupted)",

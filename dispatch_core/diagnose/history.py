@@ -62,8 +62,7 @@ class History:
     @property
     def elapsed_us(self) -> int | None:
         """Time from the first moment to the last; ``None`` = not known."""
-        first, last = self.moments[0].taken_us, self.now.taken_us
-        return None if first is None or last is None or len(self.moments) < 2 else last - first
+        return _elapsed_us(self.moments)
 
     @property
     def progress(self) -> bool | None:
@@ -149,8 +148,7 @@ class History:
     @property
     def _recently_us(self) -> int | None:
         """Time from the first of the ``recent`` moments to the last; ``None`` = not known."""
-        first, last = self.recent[0].taken_us, self.now.taken_us
-        return None if first is None or last is None or len(self.moments) < 2 else last - first
+        return _elapsed_us(self.recent)
 
     @property
     def _likely_elapsed_us(self) -> int:
@@ -203,6 +201,11 @@ class History:
             for consumer in self.now.consumers
             if _identity(consumer) in first
         ]
+
+
+def _elapsed_us(moments: Sequence[Subscription]) -> int | None:
+    first_us, last_us = moments[0].taken_us, moments[-1].taken_us
+    return None if first_us is None or last_us is None or len(moments) < 2 else last_us - first_us
 
 
 def _works(consumer: Consumer) -> bool:
