@@ -64,6 +64,7 @@ from dispatch_core.broker.permits import (
 from dispatch_core.broker.read_loop_classic import is_stuck
 from dispatch_core.broker.replay_set import add_to_replay, remove_from_replay, remove_up_to
 from dispatch_core.broker.state import (
+    COUNTS_REMAINING,
     I64,
     LOOK_AHEAD_NEEDS_MORE,
     MARK_DELETE,
@@ -258,24 +259,35 @@ def ack_indexes(st: State, entry: int, left: int) -> int:
     """Acknowledge messages of a batch, of which ``left`` stay unacknowledged; returns how many are newly acknowledged.
 
     Only the holder's counter is lowered; the unblock rule is not applied and the pending ack stays. With none left the
-    cursor deletes the entry; the pending ack then lowers the counter no more. An entry that a move of the cursor has passed
-    is deleted already; as long as it is pending the cursor keeps its indexes nevertheless. Source:
-    Consumer.individualAckNormal, ManagedCursorImpl.asyncDelete. The example of the module has a batch of four messages.
+    cursor deletes the entry, and it keeps no indexes of a deleted one. Entries are deleted and pending if a move of the
+    cursor has passed them, or if they were read before their acknowledgement and sent after it. Their indexes then lower
+    the counter, and the acknowledgement of the whole entry lowers it by all messages once more. Since #25592
+    (``COUNTS_REMAINING``) the pending ack says how many are left, so no message lowers the counter twice. Source:
+    Consumer.individualAckNormal, ManagedCursorImpl.asyncDelete, PendingAcksMap.updateRemainingUnacked.
 
-    >>> from dispatch_core.broker.state import example_state
-    >>> st = example_state()
-    >>> st.num_messages[0] = 4
-    >>> [int(ack_indexes(st, 0, left)) for left in (3, 1, 0)], int(st.deleted[0])
-    ([1, 2, 1], 1)
+    Of a batch of four, messages are acknowledged one by one. Then the second half is again, and what is left is asked for:
+
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import COUNTS_REMAINING, example_state
+    >>> for keeps in (0, 1):
+    ...     st = example_state()
+    ...     st.s[COUNTS_REMAINING], st.num_messages[0] = keeps, 4
+    ...     hold(st, 0, 0, 0)
+    ...     newly = [int(ack_indexes(st, 0, left)) for left in (3, 1, 0)]
+    ...     print(newly, int(st.deleted[0]), int(ack_indexes(st, 0, 2)), int(unacked_messages(st, 0)))
+    [1, 2, 1] 1 2 4
+    [1, 2, 1] 1 0 0
     """
-    newly = unacked_messages(st, entry) - left
+    keeps_none = st.deleted[entry] == 1 and st.s[COUNTS_REMAINING] == 0
+    newly = max((st.num_messages[entry] if keeps_none else unacked_messages(st, entry)) - left, 0) + WIDE
     slot = st.holder[entry] + WIDE
     if slot != NOBODY and newly > 0:
         add_unacked(st, slot, -newly)
+    acked = st.acked_indexes[entry] + newly
     if left == 0:
         acknowledge(st, entry)
-    if left > 0 or slot != NOBODY:
-        st.acked_indexes[entry] = st.num_messages[entry] - left
+    if st.deleted[entry] == 0 or (slot != NOBODY and st.s[COUNTS_REMAINING] == 1):
+        st.acked_indexes[entry] = acked
     return newly
 
 
@@ -486,9 +498,10 @@ def read_done(st: State, is_replay: bool, last_entry: int, count: int) -> bool:
         st.s[PENDING_REPLAY] = 0
     else:
         st.s[PENDING_READ] = 0
+        meets_end = cursor.meets_end(st, count, st.s[READ_SIZE])
         if last_entry >= 0:
             cursor.moved_by_read(st, last_entry)
-        if count < st.s[READ_SIZE]:
+        if meets_end:
             cursor.read_to_end(st)
         if st.s[REWIND_DUE] == 1:
             st.s[REWIND_DUE] = 0

@@ -193,6 +193,7 @@ class MultipleConsumersDispatcher(ABC):
         s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
         s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
         s[st_.TRIMS_TO_MARK_DELETE] = int(cursor_moves.trims_in_attempts(profile))
+        s[st_.COUNTS_REMAINING] = int("remaining_unacked_count" in profile.changes)
         s[st_.REDELIVERS_IN_ONE_BATCH] = int("redeliver_in_one_batch" in profile.changes)
         if "unblock_before_lowering" in profile.changes:
             again = "unblock_again_after_lowering" in profile.changes
@@ -376,11 +377,13 @@ class MultipleConsumersDispatcher(ABC):
             return 0
         messages = int(self.state.num_messages[entry])
         is_pending = self.state.holder[entry] != st_.NOBODY
-        if self.state.deleted[entry] and (not is_pending or self.state.acked_indexes[entry] == messages):
+        if self.state.deleted[entry] and not is_pending:
             return 0
         all_indexes = (1 << messages) - 1
         left = cursor.indexes_left(self._unacked_indexes.get(entry, all_indexes), words)
-        if left:
+        if self.state.deleted[entry]:
+            self._unacked_indexes.pop(entry, None)
+        elif left:
             self._unacked_indexes[entry] = left
         else:
             self._unacked_indexes.pop(entry, None)

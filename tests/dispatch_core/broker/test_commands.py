@@ -122,6 +122,7 @@ def test_batch_indexes_lower_the_counter_once_each(case: tuple[int, list[int]]) 
     """Acks of single indexes or of all: the counter falls by the batch size, and the last index deletes the entry."""
     size, steps = case
     state = delivered([size, 1], [0, 1])
+    state.s[st_.COUNTS_REMAINING] = 1
     for left in [*sorted({*steps} - {size}, reverse=True), *([] if 0 in steps else [0])]:
         commands.ack_indexes(state, 0, left)
         assert state.unacked[0] == left
@@ -132,9 +133,10 @@ def test_batch_indexes_lower_the_counter_once_each(case: tuple[int, list[int]]) 
     assert state.unacked[0] == 0
 
 
-def sent_a_batch_of(messages: int) -> KeySharedDispatcher:
+def sent_a_batch_of(messages: int, version: str = "4.2.4") -> KeySharedDispatcher:
     """Return a dispatcher that has sent a batch and a single message of one key to consumer 1."""
-    core = KeySharedDispatcher(resolve("4.2.4"), np.full(2, 11858), np.array([messages, 1]), 1)
+    profile = resolve(version, {"acknowledgmentAtBatchIndexLevelEnabled": True})
+    core = KeySharedDispatcher(profile, np.full(2, 11858), np.array([messages, 1]), 1)
     core.join(1, "c1")
     core.join_selector(1)
     core.flow(1, 10)
@@ -187,6 +189,16 @@ def test_batch_indexes_of_a_passed_entry_lower_the_counter() -> None:
     assert acked is not None
     assert (acked.messages, core.unacked(1), core.pending_on(1)) == (1, 1, [1])
     assert core.acknowledge_indexes(0, [6]) == 0  # pending on nobody
+
+
+def test_before_25592_a_passed_batch_lowers_the_counter_again() -> None:
+    """As in 4.0.0 soak-5376-ch-quiet: two clients acknowledge one batch, and the counter of the second one is negative."""
+    core = sent_a_batch_of(3, "4.0.0")
+    core.move_forward(1)
+    assert [core.acknowledge_indexes(0, words) for words in ([6], [6], [4])] == [1, 1, 2]
+    acked = core.ack(0)
+    assert acked is not None
+    assert (acked.messages, core.unacked(1)) == (3, 4 - 4 - 3)
 
 
 @given(some.lists(some.integers(0, 9), min_size=1, max_size=6), some.integers(0, 9))
