@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
+from dispatch_core.broker.state import HAS_READ, MARK_DELETE, READ_POSITION, State
 
 
 @compiled
@@ -65,14 +65,44 @@ def rewind(st: State) -> None:
 def moved_by_read(st: State, last_entry: int) -> None:
     """Move the read position past ``last_entry``, the last entry that a normal read returned."""
     st.s[READ_POSITION] = max(st.s[READ_POSITION], last_entry + 1)
+    st.s[HAS_READ] = 1
+
+
+@compiled
+def asks_for_one(st: State) -> bool:
+    """Check whether the next normal read asks for one entry, whatever the dispatcher asks for: it is the cursor's first.
+
+    The broker bounds reads by bytes, and knows the size of no entry before (ManagedCursorImpl.applyMaxSizeCap). It does if
+    the topic is loaded for a minute (managedLedgerStatsPeriodSeconds) and entries were stored in the last one: such a read
+    asks for more.
+    """
+    return bool(st.s[HAS_READ] == 0)
+
+
+@compiled
+def meets_end(st: State, count: int, size: int) -> bool:
+    """Check whether a normal read that asked for ``size`` entries and returned ``count`` has come to the end of the topic.
+
+    A read leaves out acknowledged entries and goes on until it has as many as it asked for. So one that returns fewer has
+    come to the end; call it before ``moved_by_read``.
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.state import new_state
+    >>> st = new_state(np.zeros(4, np.int32), np.ones(4, np.int32), n_hashes=1, n_consumers=1)
+    >>> meets_end(st, 1, 10)  # the first read
+    False
+    >>> moved_by_read(st, 0)
+    >>> meets_end(st, 1, 10), meets_end(st, 10, 10)
+    (True, False)
+    """
+    return count < size and not (count == 1 and asks_for_one(st))
 
 
 @compiled
 def read_to_end(st: State) -> None:
-    """Move the read position past the acknowledged entries at it: a normal read has looked at all entries of the topic.
+    """Move the read position past the acknowledged entries at it: a normal read has come to the end of the topic.
 
-    A read leaves out acknowledged entries and goes on until it has as many as it asked for. So one that returns fewer has
-    come to the end. Source: OpReadEntry, ManagedCursorImpl.getNextAvailablePosition.
+    Source: OpReadEntry, ManagedCursorImpl.getNextAvailablePosition.
 
     Entry 0 is pending and 1 and 2 are acknowledged when the cursor is rewound; a read of ten returns entry 0 alone:
 

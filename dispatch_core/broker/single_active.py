@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,9 @@ from dispatch_core.broker.single_active_rules import (
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State, extended, new_state
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 
+#: Reads that may wait for entries at a cursor at the same time (asyncReadEntriesOrWait).
+MOST_WAITING: Final = 1
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
@@ -58,6 +62,7 @@ class _Read:
     epoch: int
     size: int
     start: int | None  # read position when it was issued; None = not known
+    waits: bool = False  # at the end of the log, for entries to come
 
 
 # --- the dispatcher --------------------------------------------------------------------------------------------------
@@ -115,6 +120,7 @@ class SingleActiveDispatcher:
         self._epoch = 0
         self._closing = False  # closeFuture: from then on nobody is chosen
         self._position_sure = True  # nothing in flight may move the read position any more
+        self._reads_overlap = False  # two reads were in flight at the same time, since none was
         self._unacked_indexes: dict[
             int, int
         ] = {}  # entry -> bits of its batch indexes that are not acknowledged
@@ -220,8 +226,12 @@ class SingleActiveDispatcher:
                 "a read is cancelled though none is pending", rule="only a pending read is cancelled"
             )
         if cancelled:
-            self._reads.pop()
+            self._forget_waiting_read()
             self.pending = False
+
+    def _forget_waiting_read(self) -> None:
+        """Forget the read that was cancelled: it waited. Where none is known to wait, it is the newest one."""
+        del self._reads[next((at for at, read in enumerate(self._reads) if read.waits), len(self._reads) - 1)]
 
     def begin_active_change(self) -> tuple[ActiveChange, Notified]:
         """Begin an active-consumer change, after trying to cancel a pending read; returns the notices sent at once."""
@@ -317,33 +327,81 @@ class SingleActiveDispatcher:
             per_entry=max(per_entry, 1) if self._precise else 0,
         )
 
-    def attempt_read(self, consumer: int | None, at_most: int | None = None) -> int | None:
+    def attempt_read(
+        self, consumer: int | None, at_most: int | None = None, start: int | None = None
+    ) -> int | None:
         """Issue a read for ``consumer`` if the rules allow it now; returns its size, or None for no read.
 
-        ``at_most``: entries that a dispatch rate allows; ``None`` = there is no rate.
+        ``at_most``: entries that a dispatch rate allows; ``None`` = there is no rate. ``start``: the read position, from
+        one who knows it where reads that overlap leave it open.
         """
         size = self.would_read(consumer)
         if size is None or consumer is None:
             return None
         size = size if at_most is None else min(size, at_most)
         self._epoch += 1
-        start = int(self.state.s[READ_POSITION]) if self._position_sure else None
+        start = int(self.state.s[READ_POSITION]) if self._position_sure else start
+        self._reads_overlap = bool(self._reads)
         self._reads.append(_Read(consumer, self._epoch, size, start))
         self.pending = True
         return size
 
-    @property
-    def read_size(self) -> int:
-        """The entries that the oldest read in flight asked for; 0 = none is in flight."""
-        return self._reads[0].size if self._reads else 0
+    def fail_read(self) -> None:
+        """Drop the newest read: it failed, because an older one waits at the end of the log.
+
+        A cursor lets one read wait (ConcurrentWaitCallbackException). The dispatcher has no pending read then, and issues
+        none by itself (readEntriesFailed).
+        """
+        if not self.pending or len(self._reads) < MOST_WAITING + 1:
+            raise IllegalTransitionError(
+                "a read fails though no other waits", rule="a read fails only where another one waits"
+            )
+        self._reads.pop()
+        self.pending = False
 
     @property
-    def reader(self) -> int | None:
-        """The consumer for whom the oldest read in flight was issued."""
-        return self._reads[0].consumer if self._reads else None
+    def reads_in_flight(self) -> int:
+        """The number of reads in flight. More than one after a redelivery request, which disowns a running read."""
+        return len(self._reads)
 
-    def read_done(self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset()) -> ReadResult:
-        """Complete the oldest read in flight with ``entries``.
+    def size_of_read(self, read: int = 0) -> int:
+        """Return the entries that a read in flight asked for, the oldest is 0; 0 = there is no such read."""
+        return self._reads[read].size if read < len(self._reads) else 0
+
+    def reader_of(self, read: int = 0) -> int | None:
+        """Return the consumer for whom a read in flight was issued, the oldest is 0."""
+        return self._reads[read].consumer if read < len(self._reads) else None
+
+    def read_of_result(self, entries: Sequence[int], reader: int | None, *, dispatched: bool) -> int:
+        """Return which read in flight a result is of, the oldest is 0.
+
+        Reads that overlap complete in any order, and one that waits at the end of the log starts from where the read
+        position is when entries come. So it is the oldest read for ``reader`` (``None``: not known) that can have this
+        result from where it started; if there is none, the oldest that can have so many entries. ``dispatched``: a round
+        follows, so no redelivery request has disowned the read.
+        """
+        possible = [
+            at
+            for at, read in enumerate(self._reads)
+            if reader in (None, read.consumer)
+            and len(entries) <= read.size
+            and not (dispatched and rules.disowned(read.epoch, self._epoch, epochs=self._epochs))
+        ]
+        from_start = (at for at in possible if self._may_have_read(self._reads[at], entries))
+        return next(from_start, possible[0] if possible else 0)
+
+    def _may_have_read(self, read: _Read, entries: Sequence[int]) -> bool:
+        """Check whether the first entry of a result is the first one from where a read started, as far as it is known."""
+        if read.waits or not entries:
+            return False
+        if read.start is None or entries[0] < 0:
+            return True
+        return entries[0] >= read.start and bool(self.state.deleted[read.start : entries[0]].all())
+
+    def read_done(
+        self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset(), read: int = 0
+    ) -> ReadResult:
+        """Complete a read in flight with ``entries``; ``read``: which, the oldest is 0 (see ``read_of_result``).
 
         ``maybe_acked``: acknowledged entries that the read may have met before they were acknowledged. Raises
         ``IllegalTransitionError`` for a result that no read of this cursor can have.
@@ -352,20 +410,26 @@ class SingleActiveDispatcher:
             raise IllegalTransitionError(
                 "a read completes that was never issued", rule="one result per issued read"
             )
-        read = self._reads[0]
-        self._check_result(read, entries, maybe_acked)
-        self._reads.popleft()
-        if rules.disowned(read.epoch, self._epoch, epochs=self._epochs):
+        done = self._reads[read]
+        self._check_result(done, entries, maybe_acked)
+        for earlier in range(read):
+            self._reads[earlier] = replace(self._reads[earlier], waits=True)
+        del self._reads[read]
+        if rules.disowned(done.epoch, self._epoch, epochs=self._epochs):
             self._position_sure = False
             return ReadResult(None)
         self.pending = False
         stored = [entry for entry in entries if entry >= 0]
         if stored:
-            self.state.s[READ_POSITION] = max(stored[-1] + 1, int(self.state.s[MARK_DELETE]) + 1)
-            if len(entries) < read.size:
+            meets_end = cursor.meets_end(self.state, len(entries), done.size)
+            self.state.s[READ_POSITION] = self.state.s[MARK_DELETE] + 1
+            cursor.moved_by_read(self.state, stored[-1])
+            if meets_end:
                 cursor.read_to_end(self.state)
-            self._position_sure = not self._reads
-        if rules.is_read_for_another(read.consumer, self.active):
+            self._position_sure = not self._reads and not self._reads_overlap
+        elif not entries:
+            cursor.read_to_end(self.state)
+        if rules.is_read_for_another(done.consumer, self.active):
             return ReadResult(None, True, self._rewind_and_notify())
         return ReadResult(tuple(entry for entry in entries if self._in_ranges(entry)))
 
@@ -374,7 +438,7 @@ class SingleActiveDispatcher:
             raise IllegalTransitionError(
                 f"a read of at most {read.size} entries returns {len(entries)}", rule="a read keeps its size"
             )
-        if read.start is None or not self._position_sure or -1 in entries:
+        if read.start is None or read.waits or not self._position_sure or -1 in entries:
             return
         deleted, expected = self.state.deleted, read.start
         for entry in entries:
@@ -429,7 +493,7 @@ class SingleActiveDispatcher:
         if not self.hears_redelivery(consumer):
             return False
         if cancelled and self._reads:
-            self._reads.pop()
+            self._forget_waiting_read()
         self.pending = False
         self._rewind()
         return True

@@ -93,7 +93,9 @@ LEAKED_LOW: Final = (
 )
 READ_SIZE: Final = 45  # entries that the last normal read asked for
 CLOSED: Final = 46  # IS_CLOSED: the topic is unloaded, or the subscription deleted
-N_SCALARS: Final = 47
+HAS_READ: Final = 47  # a normal read of the cursor has returned entries
+COUNTS_REMAINING: Final = 48  # a pending ack keeps how many of its messages are unacknowledged (#25592)
+N_SCALARS: Final = 49
 
 NONE_LEAKED: Final = 1 << 62
 

@@ -124,7 +124,7 @@ class FailoverRun(DispatcherRun):
 
     def _read_done(self) -> None:
         w = self._world.w
-        reader = self.core.reader or 0
+        reader = self.core.reader_of() or 0
         count = int(loop.read_on(self.core.state, self._world, int(w[w_.READ_LIMIT])))
         entries = self._world.entries[:count].copy()
         result = self.core.read_done(entries.tolist())

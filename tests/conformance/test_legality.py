@@ -31,6 +31,6 @@ def test_every_line_can_have_happened_and_every_header_gives_a_profile(release: 
             profile = profile_of(log)
             assert (profile.broker_version, profile.warnings) == (release, ()), source.name
             assert rebuilt_at(log, profile) is None, source.name
-            lines = IllegalLines(log.subscription, Entries(log.messages))
+            lines = IllegalLines(log, Entries(log.messages))
             found = [*lines.take(log.events), *lines.finish()]
             assert [str(finding.error) for finding in found] == [], source.name

@@ -215,8 +215,42 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "read_stops_at_its_last_entry": edit(
         "a read that found nothing more leaves the acknowledged entries at the end of the topic unread",
         "single_active:SingleActiveDispatcher.read_done",
-        "len(entries) < read.size",
+        "cursor.meets_end(self.state, len(entries), done.size)",
         "False",
+    ),
+    "empty_read_stays": edit(
+        "a read that finds only acknowledged entries leaves the read position in front of them",
+        "single_active:SingleActiveDispatcher.read_done",
+        "elif not entries:",
+        "elif False:",
+    ),
+    "first_read_has_its_size": edit(
+        "the first read of a cursor asks for as many entries as the dispatcher does",
+        "cursor:asks_for_one",
+        "st.s[HAS_READ] == 0",
+        "False",
+    ),
+    "reads_end_in_order": edit(
+        "a result is of the oldest read in flight, although that one waits for entries",
+        "single_active:SingleActiveDispatcher.read_of_result",
+        "next(from_start, possible[0] if possible else 0)",
+        "0",
+    ),
+    "deleted_indexes_count_once": edit(
+        "the cursor keeps the batch indexes of an entry that is deleted",
+        "commands:ack_indexes",
+        "st.deleted[entry] == 1 and",
+        "False and",
+    ),
+    "complete_batch_counts_nothing": edit(
+        "the acknowledgement of an entry lowers no counter if its batch indexes have deleted it, also before #25592",
+        "commands:ack_indexes",
+        "st.deleted[entry] == 0 or",
+        "True or",
+    ),
+    "pending_ack_has_no_count": release(
+        "the acknowledgement of an entry lowers the counter by all its messages (#25592), and the other way round",
+        "remaining_unacked_count",
     ),
     "old_read_is_dispatched": edit(
         "a read from before all consumers left is sent to the next first one",

@@ -168,14 +168,14 @@ class AuditFold:
         self._applied: AppliedAcks | None = None
         self._added = connections_added(head.events)  # in any line, as far as known
         self._checkpoints = has_kind(head.events, "checkpoint")
-        self._connected = Connected(head.subscription)
-        self._connected.meet(head.events)
         self._names: list[str] = []
         self._named = False  # names stand in findings that were returned
         self._profile_settled = False
         self._profile: profiles.Profile | None = None
         self._profile_of_head = profile
         kind = subscription_type(head)
+        self._connected = Connected(head.subscription, kind)
+        self._connected.meet(head.events)
         self._hashed_by: tuple[HashSpace, bool] | None = None if after is None else after._hashed_by
         # Lines of earlier loads are missing: among those that the window holds, and so that the first state is not known.
         self._earlier_lost = self._state_lost = self._earlier.lines_lost

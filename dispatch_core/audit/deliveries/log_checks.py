@@ -19,19 +19,22 @@ from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.deliveries.operations import ACK, ACK_CUMULATIVE, REDELIVER, SENT
-from dispatch_core.audit.deliveries.window import LogWindow
+from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE, LogWindow
 from dispatch_core.audit.sentences.lists import plural, positions_listed
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.checkpoint import checkpoints, named_by
 from dispatch_core.recording.load_order import Load, named_extent
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.repeats import Repeat
 from dispatch_core.times import clock
 
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
 #: them: a consumer is notified of the active one while it is being added, before its ``consumer_added`` line.
 _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
+#: Kinds that show a choice of the active consumer; the second one also stands in logs without a trace.
+_OF_A_CHOICE: Final = ("active_picked", "active_notified")
 #: Commands of a client.
 _COMMANDS: Final = ("ack", "flow", "redeliver")
 #: Commands may come so long after ``consumer_removed``, microseconds: a broker that disconnects consumers (unload, reset of
@@ -162,16 +165,19 @@ def _load(log: DispatcherLog) -> str:
 
 def unknown_consumers(events: pa.Table, log: DispatcherLog) -> list[LogFinding]:
     """Find events of connections that were never added, or were removed before; one finding per event."""
-    return Connected(log.subscription).unknown(events)
+    return Connected(log.subscription, subscription_type(log)).unknown(events)
 
 
 class Connected:
     """The connections that were added and removed so far, over the batches of one log."""
 
-    def __init__(self, subscription: str) -> None:
+    def __init__(self, subscription: str, subscription_type: str) -> None:
         self._subscription = subscription
+        self._single_active = subscription_type in SINGLE_ACTIVE
         self._added: set[int] = set()
         self._removed_us: dict[int, int] = {}  # the time at which each was removed
+        self._choices = 0  # lines about a choice of the active consumer
+        self._choices_before: dict[int, int] = {}  # such lines before each was removed
         self._reported: set[int] = set()
 
     def meet(self, events: pa.Table) -> None:
@@ -195,7 +201,9 @@ class Connected:
     def unknown(self, events: pa.Table) -> list[LogFinding]:
         """Find events of the next lines whose connection was never added, or was removed before; one finding per event.
 
-        Commands that came shortly after their consumer was removed are legal (``HANDLED_LATE_US``).
+        Commands that came shortly after their consumer was removed are legal (``HANDLED_LATE_US``). So are entries that are
+        sent to a removed consumer of a Failover subscription until the active one is chosen again: a reset of the cursor
+        disconnects the active consumer and chooses no other (see ``cursor_moves.chooses_active_consumer``).
         """
         self.meet(events)
         codes, words = encoded(events["kind"])
@@ -221,8 +229,12 @@ class Connected:
             np.minimum.at(firsts, code[at], at)
             firsts[[index for index, number in enumerate(numbers) if number in before]] = -1
         self._added.update(numbers[index] for index in set(code[added].tolist()))
+        chosen = np.array([w in _OF_A_CHOICE for w in words])[codes]
+        choices = self._choices + np.cumsum(chosen)
+        self._choices += int(chosen.sum())
         for row in np.flatnonzero(removed).tolist():
             self._removed_us.setdefault(numbers[code[row]], int(t_us[row]))
+            self._choices_before.setdefault(numbers[code[row]], int(choices[row]))
         # most batches name only connections that were there before and stay
         suspect = (first_added >= 0) | (first_removed < never)
         if not suspect.any():
@@ -234,6 +246,10 @@ class Connected:
             is_command = np.array([w in _COMMANDS for w in words])[codes[at]]
             removed_us = np.array([self._removed_us.get(number, 0) for number in numbers])[code[at]]
             gone &= ~(is_command & (t_us[at] - removed_us <= HANDLED_LATE_US))
+        if gone.any() and self._single_active:
+            is_sent = np.array([w == "sent" for w in words])[codes[at]]
+            before = np.array([self._choices_before.get(number, -1) for number in numbers])[code[at]]
+            gone &= ~(is_sent & (choices[at] == before))
         seq = _ints(events["seq"])
         found = []
         for row, never_added in zip(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dispatch_core.broker import cursor_moves
 from dispatch_core.broker.profiles import Profile, partition_index
-from dispatch_core.broker.single_active import SingleActiveDispatcher, sticky_hashes
+from dispatch_core.broker.single_active import MOST_WAITING, SingleActiveDispatcher, sticky_hashes
 from dispatch_core.broker.single_active_rules import ActiveChange, ConsumerBusyError, Notified, Pick
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State
 from dispatch_core.errors import IllegalTransitionError
@@ -181,6 +181,8 @@ class ActiveChangeVerifier(CursorDriver):
             self._differ("active", "no change of the active consumer", "a change begins", decisions=0)
             return
         self._handing_over = False
+        if line.recorded["pending_read"] is False:
+            self._take_failed_read()
         if line.recorded["pending_read"] not in (None, self.core.pending):
             self._differ(
                 "active",
@@ -192,6 +194,17 @@ class ActiveChangeVerifier(CursorDriver):
             self._cancelling = self._begin_change
         else:
             self._begin_change(False)
+
+    def _take_failed_read(self) -> bool:
+        """Take the newest read in flight to have failed, if an older one may wait: a line shows that none is pending.
+
+        No line says that a read fails.
+        """
+        if not self.core.pending or self.core.reads_in_flight <= MOST_WAITING:
+            return False
+        self.core.fail_read()
+        self._issued_at.pop()
+        return True
 
     def _begin_change(self, _: bool) -> None:
         step, notified = self.core.begin_active_change()
@@ -232,7 +245,8 @@ class ActiveChangeVerifier(CursorDriver):
         self._handing_over = False
         if self._cancelling is not None:
             self._cancelling = None
-            self._differ("active", "the pending read is cancelled if it can be", "no cancel", decisions=0)
+            if not self._take_failed_read():
+                self._differ("active", "the pending read is cancelled if it can be", "no cancel", decisions=0)
         while self._picks:
             self._differ("active", described_pick(self._picks.popleft()), "no choice", decisions=0)
 

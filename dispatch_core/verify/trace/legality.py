@@ -27,6 +27,8 @@ from dispatch_core.audit.deliveries import log_checks, missing_lines
 from dispatch_core.audit.deliveries.missing_lines import LastLine
 from dispatch_core.audit.sentences.lists import positions_listed
 from dispatch_core.errors import IllegalTransitionError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.verify.inputs import Entries
 
 _NAMES_ENTRIES: Final = ("sent", "ack", "redeliver")
@@ -59,12 +61,12 @@ class IllegalLines:
     that were added to the dispatcher and to its selector; the last round begun, and whether it ended.
     """
 
-    def __init__(self, subscription: str, entries: Entries) -> None:
-        """``entries``: the stored entries; all that a batch names are among them by then."""
+    def __init__(self, log: DispatcherLog, entries: Entries) -> None:
+        """``log``: its header. ``entries``: the stored entries; all that a batch names are among them by then."""
         self._entries = entries
         self._rows = 0
         self._last: LastLine | None = None
-        self._connected = log_checks.Connected(subscription)
+        self._connected = log_checks.Connected(log.subscription, subscription_type(log))
         self._added: dict[str, set[int | None]] = {"consumer_added": set(), "selector_added": set()}
         self._round: Illegal | None = None  # the last round begun, if it has not ended
         self._rounds_end = False  # the log has a round that ends

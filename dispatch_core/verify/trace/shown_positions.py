@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker.cursor import first_left
+from dispatch_core.broker.cursor import asks_for_one, first_left, meets_end, read_to_end
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
 from dispatch_core.verify.tally import Fields
@@ -95,6 +95,7 @@ class PositionsDriver(CursorDriver):
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
+        self._asked_for_one = False  # the read that the present line ends: it is the cursor's first
         self._last_positions = [-1, 0]  # of the core, behind the last line: mark-delete, read position
 
     def _effects_are_over(self, line: Line) -> None:
@@ -107,6 +108,7 @@ class PositionsDriver(CursorDriver):
         """See ``Driver``."""
         if line.inputs["type"] == "Normal":
             self._reached = self._behind(line)
+            self._asked_for_one = len(line.inputs["positions"]) == 1 and asks_for_one(self._cursor)
 
     def _after(self, line: Line) -> None:
         """See ``Driver``: a later line may show the positions that this one has changed."""
@@ -153,8 +155,8 @@ class PositionsDriver(CursorDriver):
         """Check whether a normal read is in flight."""
 
     @abstractmethod
-    def _read_size(self) -> int:
-        """Return the number of entries that the normal read in flight asked for."""
+    def _read_size(self, read_done: Line) -> int:
+        """Return the number of entries that the normal read asked for that a line ends."""
 
     # --- comparison ----------------------------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class PositionsDriver(CursorDriver):
         if (
             racing is None
             and in_flight is not None
-            and at_read in (*reached, self._plain_positions(line.seq)[0])
+            and self._plain_positions(line.seq)[0] <= at_read <= reached[-1]
         ):
             racing = in_flight.seq
         self._settle_position("read_position", expected_read, at_read, racing)
@@ -208,8 +210,22 @@ class PositionsDriver(CursorDriver):
         shown = line.recorded["read_position"]
         if rewound and shown is not None and self._reached:
             self._settle_position("read_position", self._reached[-1], self._read_from(shown), None)
-        else:
-            self._compare_positions(line)
+            return
+        if self._asked_for_one and shown is not None:
+            self._settle_first_read(line.seq, self._read_from(shown))
+        self._compare_positions(line)
+
+    def _settle_first_read(self, seq: int, shown: int) -> None:
+        """Take the read position that a first read shows, if the broker knew the size of entries: see ``asks_for_one``."""
+        expected, _ = self._positions_now()
+        if expected < shown == first_left(self._cursor, expected):
+            reason = (
+                seq,
+                "the broker may know how large entries are: then its first read asks for more than one",
+            )
+            own, other = self._entries.position(expected - 1), self._entries.position(shown - 1)
+            self._differ("read", f"a read up to {own}", f"up to {other}", decisions=0, racing=reason)
+            read_to_end(self._cursor)
 
     def _read_from(self, position: tuple[int, int]) -> int:
         """Return the first entry behind a read position. A cursor that nothing was read from begins at ``L:-1``."""
@@ -308,15 +324,16 @@ class PositionsDriver(CursorDriver):
         """
         entries = sorted(entry for entry in read_done.inputs["positions"] if entry >= 0)
         ends = sorted({*(entry + 1 for entry in entries), *entries[1:]})
-        if ends and len(read_done.inputs["positions"]) < self._read_size():
+        if ends and meets_end(self._cursor, len(read_done.inputs["positions"]), self._read_size(read_done)):
             ends.append(int(first_left(self._cursor, ends[-1])))
         return ends
 
     def _read_in_flight(self, line: Line, within_us: int | None = None) -> tuple[Line | None, list[int]]:
         """Return the end of the normal read in flight, and the positions behind its entries, ascending.
 
-        The read may have moved the read position to each of them already: a read of several parts (of two ledgers, or around
-        entries that are skipped) moves it after each part (OpReadEntry.updateReadPosition).
+        The read may have moved the read position to each of them already, and to any position between: a read of several
+        parts (of two ledgers, or around entries that are skipped) moves it after each part, also of one that has nothing but
+        acknowledged entries (OpReadEntry.updateReadPosition).
 
         ``None``: there is none, or its entries may not be stored yet. ``within_us``: its end comes within this time.
         """
@@ -344,6 +361,17 @@ class PositionsDriver(CursorDriver):
                 return line
             if line.kind == "read_cancelled" and line.inputs["cancelled"]:
                 return None
+        return None
+
+    def _removal_ahead(self, consumer: int) -> Line | None:
+        """Return the line of a removal that comes soon, if its connection has no command before it."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.t_us - self._line.t_us > HELD_UP_US:
+                break
+            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
+                break
+            if line.consumer == consumer and line.kind == "consumer_removing":
+                return line
         return None
 
     def _positions_now(self) -> tuple[int, int]:

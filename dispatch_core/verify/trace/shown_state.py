@@ -30,7 +30,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
 _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
@@ -318,17 +318,6 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             return []
         return [c._replace(connected=False, racing=removal.seq) for c in found]
 
-    def _removal_ahead(self, consumer: int) -> Line | None:
-        """Return the line of a removal that comes soon, if its connection has no command before it."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
-            if line.t_us - self._line.t_us > HELD_UP_US:
-                break
-            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
-                break
-            if line.consumer == consumer and line.kind == "consumer_removing":
-                return line
-        return None
-
     def _with_other_block(
         self, consumer: int, found: list[Counters], lowered: dict[int, int], early: dict[int, int]
     ) -> list[Counters]:
@@ -611,7 +600,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         """See ``PositionsDriver``."""
         return bool(self.core.state.s[st_.PENDING_READ])
 
-    def _read_size(self) -> int:
+    def _read_size(self, _read_done: Line) -> int:
         """See ``PositionsDriver``."""
         return int(self.core.state.s[st_.READ_SIZE])
 

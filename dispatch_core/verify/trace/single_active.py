@@ -23,6 +23,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.single_active import MOST_WAITING
 from dispatch_core.broker.state import MARK_DELETE, NOBODY
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.log import DispatcherLog
@@ -67,7 +68,10 @@ class _Charge:
 
 @dataclass(slots=True)
 class _Rewound:
-    """A rewind while reads were in flight: the read position may be any of ``positions`` until a later read is done."""
+    """A rewind, or the end of a read, while reads were in flight: the read position may be any of ``positions``.
+
+    It is so until a read is done that was issued after it (``seq``).
+    """
 
     seq: int
     positions: set[int]
@@ -221,6 +225,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         if not rewinder:
             self._owed = None
             self._executor_line()
+        if self.core.pending and self._next_of(("read_attempt", "read_issued", "read_done")) == "read_issued":
+            self._take_failed_read()
         earlier = self._attempt
         if earlier is None or earlier.size is None or self.core.would_read(earlier.line.consumer) is None:
             limited = self._rate_may_hold()
@@ -255,8 +261,19 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         racing = self._racing_flow(
             consumer, since, lambda permits: self.core.would_read(consumer, permits) == recorded
         )
-        self._differ("read", described, f"read of at most {recorded}", racing=racing)
-        self._issue(line)
+        broken = self._broken_connection(consumer, recorded) if racing is None else None
+        self._differ("read", described, f"read of at most {recorded}", racing=racing or broken)
+        self._issue(line, None if broken is None else recorded)
+
+    def _broken_connection(self, consumer: int | None, recorded: int) -> tuple[int, str] | None:
+        """Find the removal that comes soon of a consumer whose connection has broken: it is not writable until then."""
+        removal = None if consumer is None else self._removal_ahead(consumer)
+        if consumer is None or removal is None or not self.core.is_connected(consumer):
+            return None
+        self.core.set_writable(consumer, writable=False)
+        size = self.core.would_read(consumer)
+        self.core.set_writable(consumer, writable=True)
+        return (removal.seq, "its connection may have broken before") if size == recorded else None
 
     def _racing_flow(
         self, consumer: int | None, since: int, answers: Callable[[int], bool]
@@ -269,25 +286,25 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         return None
 
     def _issue(self, line: Line, at_most: int | None = None) -> None:
-        if self.core.attempt_read(self.core.active, at_most) is not None:
+        shown = line.recorded["read_position"]
+        start = None if shown is None else self._read_from(shown)
+        if self.core.attempt_read(self.core.active, at_most, start) is not None:
             self._issued_at.append(line.seq)
 
     def _on_read_done(self, line: Line) -> None:
         self._executor_line()
         self._attempt = None
         self._undispatched()
-        issued_at = self._issued_at[0] if self._issued_at else 0
+        read = self._read_of(line)
+        issued_at = self._issued_at[read] if self._issued_at else 0
         positions = line.inputs["positions"]
         maybe = frozenset(entry for entry in positions if self._acks.may_be_after(entry, issued_at))
-        reader = self.core.reader
-        result = self.core.read_done(positions, maybe)
+        reader = self.core.reader_of(read)
+        result = self.core.read_done(positions, maybe, read)
         self._read_before_ack = None
         if self._issued_at:
-            self._issued_at.popleft()
-        if self._rewound is not None and issued_at < self._rewound.seq:
-            self._rewound.positions.update(self._reached)
-        else:
-            self._rewound = None
+            del self._issued_at[read]
+        self._note_overlap(line, issued_at)
         if line.consumer not in (None, reader):
             self._differ("dispatch", f"a read for consumer {reader}", f"for {line.consumer}", decisions=0)
         if result.entries is not None:
@@ -296,6 +313,28 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             self._rewinds += 1
             self._expect_notices(result.notified, Sender.EXECUTOR)
         self._compare_read_done(line, rewound=result.rewound)
+
+    def _read_of(self, line: Line) -> int:
+        """Return which read in flight a ``read_done`` line ends, the oldest is 0."""
+        if self.core.reads_in_flight <= MOST_WAITING:
+            return 0
+        dispatched = self._next_of(("round_begin", "read_done", "read_issued")) == "round_begin"
+        return self.core.read_of_result(line.inputs["positions"], line.consumer, dispatched=dispatched)
+
+    def _next_of(self, kinds: tuple[str, ...]) -> str | None:
+        """Return the kind of the next line that is of one of ``kinds``."""
+        ahead = self._lines.between(self._at + 1, self._lines.horizon(self._at))
+        return next((line.kind for _at, line in ahead if line.kind in kinds), None)
+
+    def _note_overlap(self, line: Line, issued_at: int) -> None:
+        """Take the end of a read: where reads overlap, or a rewind, any of them may have moved the read position last."""
+        if self._rewound is None or issued_at > self._rewound.seq:
+            self._rewound = None
+        else:
+            self._rewound.positions.update(self._reached)
+        if self._issued_at and self._reached:
+            known = set() if self._rewound is None else self._rewound.positions
+            self._rewound = _Rewound(line.seq, known | {*self._reached})
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -393,7 +432,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
                 self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=entry + 1)
             if len(changed):  # a cumulative one moves mark-delete over all of them at once
                 self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=int(changed[0]))
-            self._acks.arrived(who(line), entry)
+            if (
+                len(known) and self.core.state.deleted[entry] != known[-1]
+            ):  # not so if messages of its batch are left
+                self._acks.arrived(who(line), entry)
             if self._cursor_ops_logged and cumulative:
                 self._move_by_ack(line, entry)
         if self._positions_now()[0] != before:
@@ -405,9 +447,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """See ``PositionsDriver``."""
         return self.core.pending
 
-    def _read_size(self) -> int:
+    def _read_size(self, read_done: Line) -> int:
         """See ``PositionsDriver``."""
-        return self.core.read_size
+        return self.core.size_of_read(self._read_of(read_done) if read_done is self._line else 0)
 
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """See ``PositionsDriver``. A read in flight moves the read position, also one that a rewind or a later read follows.

@@ -86,7 +86,7 @@ class TraceVerification:
         self._watch = watch
         self._before = before
         self._strict = strict
-        self._illegal = IllegalLines(log.subscription, self.entries)
+        self._illegal = IllegalLines(log, self.entries)
         self._ahead: deque[Line] = deque()  # known, not fed
         self._refused: dict[int, IllegalTransitionError] = {}  # row of one of them → why it is not fed
         self._found_ahead: deque[Illegal] = deque()

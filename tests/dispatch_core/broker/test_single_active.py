@@ -406,6 +406,68 @@ def test_the_result_of_a_disowned_read(version: str, dispatched: bool) -> None:
     assert core.read_done([0, 1]).entries == (0, 1)
 
 
+def overlapping() -> SingleActiveDispatcher:
+    """A dispatcher of 4.0.0 whose read from entry 2 on waits while a later one, from entry 0 on, is in flight."""
+    core = failover("4.0.0")
+    start(core, 1, "c1", 30)
+    dispatch(core, [0])
+    core.attempt_read(1)
+    core.redeliver(1, cancelled=False)
+    core.attempt_read(1, start=0)
+    assert core.read_done([1]).entries == (1,)  # the disowned one: the dispatcher reads again
+    core.attempt_read(1, start=2)
+    return core
+
+
+def test_a_result_is_of_the_read_that_began_in_front_of_it() -> None:
+    core = overlapping()
+    assert core.reads_in_flight == 2
+    assert core.read_of_result([0, 1], None, dispatched=True) == 0
+    assert core.read_of_result([2, 3], None, dispatched=True) == 1
+    assert core.read_of_result([2, 3], 1, dispatched=True) == 1
+    assert core.read_done([2, 3], read=1).entries == (2, 3)
+    # The one that is left began first and ends last, so it may have waited: then it begins where the position is.
+    assert core.read_of_result([4, 5], None, dispatched=True) == 0
+
+
+def test_a_disowned_result_is_not_dispatched_since_its_epoch_counts() -> None:
+    core = failover("4.2.4")
+    start(core, 1, "c1", 10)
+    core.attempt_read(1)
+    core.redeliver(1, cancelled=False)
+    core.attempt_read(1)
+    assert core.read_of_result([0, 1], None, dispatched=True) == 1
+    assert core.read_of_result([0, 1], None, dispatched=False) == 0
+
+
+def test_a_read_fails_where_another_one_waits() -> None:
+    core = overlapping()
+    core.fail_read()
+    assert (core.pending, core.reads_in_flight) == (False, 1)
+    with pytest.raises(IllegalTransitionError, match="no other waits"):
+        core.fail_read()
+
+
+def test_the_read_that_waits_is_the_one_that_is_cancelled() -> None:
+    core = overlapping()
+    core.read_done([2], read=1)
+    core.attempt_read(1, start=3)
+    core.redeliver(1, cancelled=True)
+    assert (core.reads_in_flight, core.pending) == (1, False)
+    assert core.read_of_result([3], None, dispatched=True) == 0
+
+
+def test_an_empty_result_passes_the_acknowledged_entries() -> None:
+    core = failover()
+    start(core, 1, "c1", 10)
+    dispatch(core, [0, 1])
+    core.acknowledge(2)
+    core.acknowledge(3)
+    core.attempt_read(1)
+    assert core.read_done([]).entries == ()
+    assert scalars(core) == (-1, 4)
+
+
 # --- what cannot be --------------------------------------------------------------------------------------------------
 
 

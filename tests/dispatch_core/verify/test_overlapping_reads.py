@@ -1,0 +1,138 @@
+"""Reads of a Failover dispatcher that overlap, a read that waits, and what a read shows of the read position on its way.
+
+Recordings of 4.0.0 (tests/data/races), where the end of any read lets the dispatcher read again:
+
+- ``soak-5324-failover-quiet``: the read of line 74 waits for entries, and those of 81, 99, 109 and 129 end before it. That
+  of 87 fails, because one read waits already: line 88 shows that none is pending. Line 135 is the end of the first.
+- ``soak-5317-failover-racing``: the reads of 117 and 122 end at 124 and 128, and the first one moved the position last.
+- ``soak-5401-failover-racing``: a reset disconnects consumer 5. It stays active, and gets entries after its removal.
+- ``soak-5373-second-failover-ring-racing``: consumer 2 is removed at 48, and the read before asks for one entry.
+- ``soak-5393-second-range-racing``: a read for one entry goes over two acknowledged ones first.
+- ``soak-5435-failover-racing``: a read returns entries that were acknowledged after it was issued, in part before.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dispatch_core.verify.trace.runner import Verification
+from tests.dispatch_core.verify import tampering as t
+
+RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0"
+WAITS, ENDS_BEFORE, SHOWS_NONE, WAITED = 74, 82, 88, 135
+
+Trace = list[dict[str, Any]]
+
+
+def changed(name: str, where: Path, seq: int, **fields: object) -> Verification:
+    """Verify a copy of a recording of which one line has other values."""
+    trace = t.raw(RACES / name)
+    (line,) = [line for line in trace[1:] if line.get("seq") == seq]
+    line.update(fields)
+    return t.verified(t.copy_with(RACES / name, trace, where))
+
+
+def divergent(result: Verification) -> set[int]:
+    """The seqs of the divergent decisions."""
+    return {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
+
+
+@pytest.mark.parametrize(
+    ("name", "uncertain"),
+    [
+        ("soak-5324-failover-quiet", set()),
+        ("soak-5317-failover-racing", {128, 129, 136, 143}),
+        ("soak-5373-second-failover-ring-racing", {43}),
+        ("soak-5393-second-range-racing", {28, 44, 53, 54, 69}),
+        ("soak-5435-failover-racing", {515, 516}),
+    ],
+)
+def test_the_recordings_are_clean(name: str, uncertain: set[int]) -> None:
+    result = t.verified(RACES / name)
+    assert result.tally.total("divergent") == 0
+    found = [finding for finding in result.tally.findings if finding.status == "uncertain"]
+    assert {finding.seq for finding in found} == uncertain
+
+
+def test_a_result_before_that_of_the_waiting_read_has_the_size_of_its_own(tmp_path: Path) -> None:
+    """The read of line 81 asked for 20 entries; the waiting one could not have begun in front of 1:27."""
+    trace = t.raw(RACES / "soak-5324-failover-quiet")
+    (line,) = [line for line in trace[1:] if line.get("seq") == ENDS_BEFORE - 1]
+    line["max_entries"] = 5
+    result = t.verified(t.copy_with(RACES / "soak-5324-failover-quiet", trace, tmp_path))
+    assert divergent(result)
+
+
+def test_a_read_that_waits_is_for_the_consumer_that_was_active_then(tmp_path: Path) -> None:
+    result = changed("soak-5324-failover-quiet", tmp_path, WAITED, consumer=3)
+    assert divergent(result)
+
+
+@pytest.mark.parametrize("seq", [118, 191])
+def test_no_read_is_pending_only_where_one_may_have_failed(tmp_path: Path, seq: int) -> None:
+    """With one read in flight the change of the active consumer has to see it."""
+    result = changed("soak-5324-failover-quiet", tmp_path, seq, pending_read=True)
+    assert seq in divergent(result)
+
+
+def test_a_position_that_no_overlapping_read_ends_at_diverges(tmp_path: Path) -> None:
+    result = changed("soak-5317-failover-racing", tmp_path, 128, read_position="4:23")
+    assert 128 in divergent(result)
+
+
+@pytest.mark.parametrize(("size", "diverges"), [(1, False), (2, True)])
+def test_a_broken_connection_explains_a_read_of_one(tmp_path: Path, size: int, diverges: bool) -> None:
+    result = changed("soak-5373-second-failover-ring-racing", tmp_path, 43, max_entries=size)
+    assert (43 in divergent(result)) == diverges
+
+
+def test_a_consumer_that_stays_has_no_broken_connection(tmp_path: Path) -> None:
+    """Its removal comes late: nothing explains that the read is so small."""
+    name = "soak-5373-second-failover-ring-racing"
+    trace = t.raw(RACES / name)
+    for line in trace[1:]:
+        if line.get("seq", 0) >= 48:
+            line["t_us"] += 1_000_000
+    assert 43 in divergent(t.verified(t.copy_with(RACES / name, trace, tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("shown", "diverges"), [("131:5", False), ("131:7", False), ("131:9", True), ("131:4", True)]
+)
+def test_a_read_in_flight_shows_any_position_between_its_ends(
+    tmp_path: Path, shown: str, diverges: bool
+) -> None:
+    """The read begins in front of 131:5 and ends behind 131:7."""
+    result = changed("soak-5393-second-range-racing", tmp_path, 28, read_position=shown)
+    assert (28 in divergent(result)) == diverges
+
+
+def test_a_removed_consumer_gets_entries_until_another_is_chosen(tmp_path: Path) -> None:
+    name = "soak-5401-failover-racing"
+    trace = t.raw(RACES / name)
+    assert t.verified(RACES / name).log_findings == []
+    (at,) = [at for at, line in enumerate(trace) if line.get("seq") == 222]
+    picked = {**trace[at], "kind": "active_picked", "consumer": 1, "changed": False, "sorted": [1, 8]}
+    for field in ("positions", "batch_sizes", "permits_before"):
+        picked.pop(field)
+    trace.insert(at, picked)
+    for seq, line in enumerate(trace[2:], 1):
+        line["seq"] = seq
+    result = t.verified(t.copy_with(RACES / name, trace, tmp_path))
+    assert any("had been removed before" in str(found.error) for found in result.log_findings)
+
+
+def test_an_entry_acknowledged_before_the_read_is_not_read(tmp_path: Path) -> None:
+    """The acknowledgement of 119:20 is put in front of the read that returns it."""
+    name = "soak-5435-failover-racing"
+    trace = t.raw(RACES / name)
+    (ack,) = [line for line in trace[1:] if line.get("seq") == 432]
+    (issued,) = [at for at, line in enumerate(trace) if line.get("seq") == 413]
+    trace.remove(ack)
+    trace.insert(issued, ack | {"t_us": trace[issued]["t_us"]})
+    for seq, line in enumerate(trace[2:], 1):
+        line["seq"] = seq
+    assert divergent(t.verified(t.copy_with(RACES / name, trace, tmp_path)))
