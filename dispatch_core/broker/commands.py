@@ -278,8 +278,7 @@ def ack_indexes(st: State, entry: int, left: int) -> int:
     [1, 2, 1] 1 2 4
     [1, 2, 1] 1 0 0
     """
-    keeps_none = st.deleted[entry] == 1 and st.s[COUNTS_REMAINING] == 0
-    newly = max((st.num_messages[entry] if keeps_none else unacked_messages(st, entry)) - left, 0) + WIDE
+    newly = max(unacked_messages(st, entry) - left, 0) + WIDE
     slot = st.holder[entry] + WIDE
     if slot != NOBODY and newly > 0:
         add_unacked(st, slot, -newly)

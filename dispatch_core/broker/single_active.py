@@ -56,6 +56,10 @@ from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 MOST_WAITING: Final = 1
 
 
+#: How well a result fits a read in flight, best first.
+_START_FITS, _START_UNKNOWN, _ANY_START = range(3)
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     consumer: int
@@ -376,27 +380,26 @@ class SingleActiveDispatcher:
         """Return which read in flight a result is of, the oldest is 0.
 
         Reads that overlap complete in any order, and one that waits at the end of the log starts from where the read
-        position is when entries come. So it is the oldest read for ``reader`` (``None``: not known) that can have this
-        result from where it started; if there is none, the oldest that can have so many entries. ``dispatched``: a round
-        follows, so no redelivery request has disowned the read.
+        position is when entries come. So it is a read for ``reader`` (``None``: not known) that asked for so many entries:
+        one that can have this result from where it started, else one whose start is not known, else any; the oldest of
+        them. ``dispatched``: a round follows, so it is rather none that a redelivery request has disowned.
         """
         possible = [
             at
             for at, read in enumerate(self._reads)
-            if reader in (None, read.consumer)
-            and len(entries) <= read.size
-            and not (dispatched and rules.disowned(read.epoch, self._epoch, epochs=self._epochs))
+            if reader in (None, read.consumer) and len(entries) <= read.size
         ]
-        from_start = (at for at in possible if self._may_have_read(self._reads[at], entries))
-        return next(from_start, possible[0] if possible else 0)
+        return min(possible, key=lambda at: self._unlike(self._reads[at], entries, dispatched), default=0)
 
-    def _may_have_read(self, read: _Read, entries: Sequence[int]) -> bool:
-        """Check whether the first entry of a result is the first one from where a read started, as far as it is known."""
+    def _unlike(self, read: _Read, entries: Sequence[int], dispatched: bool) -> tuple[int, bool]:
+        """Rank how little a result looks like that of a read; see ``read_of_result``."""
+        is_dropped = dispatched and rules.disowned(read.epoch, self._epoch, epochs=self._epochs)
         if read.waits or not entries:
-            return False
+            return _ANY_START, is_dropped
         if read.start is None or entries[0] < 0:
-            return True
-        return entries[0] >= read.start and bool(self.state.deleted[read.start : entries[0]].all())
+            return _START_UNKNOWN, is_dropped
+        first_left = cursor.first_left(self.state, read.start)
+        return _START_FITS if read.start <= entries[0] <= first_left else _ANY_START, is_dropped
 
     def read_done(
         self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset(), read: int = 0

@@ -233,17 +233,11 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     "reads_end_in_order": edit(
         "a result is of the oldest read in flight, although that one waits for entries",
         "single_active:SingleActiveDispatcher.read_of_result",
-        "next(from_start, possible[0] if possible else 0)",
+        "min(possible, key=lambda at: self._unlike(self._reads[at], entries, dispatched), default=0)",
         "0",
     ),
-    "deleted_indexes_count_once": edit(
-        "the cursor keeps the batch indexes of an entry that is deleted",
-        "commands:ack_indexes",
-        "st.deleted[entry] == 1 and",
-        "False and",
-    ),
-    "complete_batch_counts_nothing": edit(
-        "the acknowledgement of an entry lowers no counter if its batch indexes have deleted it, also before #25592",
+    "deleted_indexes_are_kept": edit(
+        "the cursor keeps the acknowledged batch indexes of an entry that is deleted, also before #25592",
         "commands:ack_indexes",
         "st.deleted[entry] == 0 or",
         "True or",

@@ -90,8 +90,8 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
     "passed_indexes_stay_unacked": edit(
         "acknowledged indexes of a batch that the cursor has passed do not lower the count of unacknowledged messages",
         "multiple_consumers:MultipleConsumersDispatcher.acknowledge_indexes",
-        "not is_pending or self.state.acked_indexes[entry] == messages",
-        "True",
+        "self.state.deleted[entry] and not is_pending",
+        "self.state.deleted[entry]",
     ),
     "redelivered_stay_unacked": edit(
         "the count of unacknowledged messages does not fall by a redelivery request",

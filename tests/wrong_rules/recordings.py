@@ -551,8 +551,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "empty_read_stays": ("4.0.0/soak-5431-failover-racing",),
     "first_read_has_its_size": ("4.0.0/soak-5367-third-ch-racing",),
     "reads_end_in_order": ("4.0.0/soak-5324-failover-quiet",),
-    "deleted_indexes_count_once": ("4.0.0/soak-5376-ch-quiet",),
-    "complete_batch_counts_nothing": ("4.0.0/soak-5376-ch-quiet",),
+    "deleted_indexes_are_kept": ("4.0.0/soak-5376-ch-quiet",),
     "pending_ack_has_no_count": ("4.2.4/ops-24022-clear-classic-ch",),
     "failover_permits_in_entries": ("4.0.0/failover-batches-0000-modulo-quiet",),
     "failover_left_indexes_are_free": (
