@@ -21,6 +21,9 @@ from dispatch_expectations.promise import FAIL, PASS
 #: Maximum number of findings in a mail, and in a chat.
 MAX_QUOTED: Final = 50
 MAX_QUOTED_IN_CHAT: Final = 10
+#: Maximum number of root causes in a mail, and in a chat.
+MAX_CAUSES: Final = 10
+MAX_CAUSES_IN_CHAT: Final = 3
 #: Maximum number of findings in the JSON of an alert; the table has all.
 MAX_PAYLOAD_FINDINGS: Final = 200
 #: Subscriptions that a digest names.
@@ -102,8 +105,14 @@ class Alert:
 
     @property
     def body(self) -> str:
-        """Plain text; at most ``MAX_QUOTED`` findings are quoted."""
-        return _body(self, self.quoted(MAX_QUOTED))
+        """Plain text; at most ``MAX_CAUSES`` root causes and ``MAX_QUOTED`` findings are quoted."""
+        return _body(self, self.quoted(MAX_QUOTED), MAX_CAUSES)
+
+    @property
+    def root_causes(self) -> list[str]:
+        """The root causes of what is new or changed, in the order of the news; of a finding that is alone there is none."""
+        causes = (finding.root_cause for finding in self.news if finding.state != CLEAR)
+        return [*dict.fromkeys(cause for cause in causes if cause)]
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -136,7 +145,8 @@ class Alert:
             **{name: getattr(self, name) for name in (*plain, "subject", "body")},
             "links": dict(self.where),
             "counts": dict(self.counts),
-            "findings": [asdict(finding) for finding in listed],
+            "root_causes": [printable(cause, _MAX_SENTENCE) for cause in self.root_causes[:MAX_CAUSES]],
+            "findings": [_as_json(finding) for finding in listed],
             "findings_left_out": len(self.news) - len(listed),
         }
         if self.team is not None:
@@ -196,7 +206,10 @@ class Digest:
             lines.append(
                 f"- {_word(alert)} {_name(alert.topic)} {_name(alert.subscription)}{team}: {counted(alert.news)}"
             )
-            lines += [f"  {text}" for text in _finding(alert.quoted(1)[0])]
+            (first,) = alert.quoted(1)
+            lines += [f"  {text}" for text in _finding(first)]
+            if first.root_cause:
+                lines.append(f"    {printable(first.root_cause, _MAX_SENTENCE)}")
         if len(worst) < len(self.alerts):
             lines += ["", f"... and {len(self.alerts) - len(worst):,} more: see the pages and the tables"]
         lines += ["", "Where to look", *(f"- {name}: {target}" for name, target in self._where())]
@@ -254,10 +267,11 @@ def counted(news: Sequence[AlertFinding]) -> str:
     return counts_by_name({state: number for state, number in numbers.items() if number})
 
 
-def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
-    """Write the plain text: what broke, how often, the findings, where to look.
+def _body(alert: Alert, quoted: Sequence[AlertFinding], most_causes: int) -> str:
+    """Write the plain text: what broke, how often, the root causes, the findings, where to look.
 
-    ``quoted``: the news to write out; the others are counted.
+    ``quoted``: the news to write out; the others are counted. Of findings whose root cause is written out, only the subject
+    follows. ``most_causes``: number of root causes.
     """
     lines = [
         f"Verdict: {alert.verdict}",
@@ -277,6 +291,12 @@ def _body(alert: Alert, quoted: Sequence[AlertFinding]) -> str:
         lines += ["", "How often", *(f"- {kind}: {count:,}" for kind, count in alert.counts.items())]
     present = [finding for finding in quoted if finding.state in (NEW, CHANGED)]
     cleared = [finding for finding in quoted if finding.state == CLEAR]
+    causes = alert.root_causes
+    if causes:
+        lines += ["", "What happened"]
+        lines += [f"- {printable(cause, _MAX_SENTENCE)}" for cause in causes[:most_causes]]
+        if len(causes) > most_causes:
+            lines.append(f"- ... and {len(causes) - most_causes:,} more: see the report")
     if present:
         lines += ["", f"New or changed ({_of(len(present), alert.news, NEW, CHANGED)})"]
         lines += [text for finding in present for text in _finding(finding)]
@@ -294,7 +314,7 @@ def chat(alert: Alert) -> str:
 
     In a block of code nothing is formatted and nobody is mentioned; ``& < >`` are escaped as Slack requires.
     """
-    text = f"{alert.subject}\n{_body(alert, alert.quoted(MAX_QUOTED_IN_CHAT))}"
+    text = f"{alert.subject}\n{_body(alert, alert.quoted(MAX_QUOTED_IN_CHAT), MAX_CAUSES_IN_CHAT)}"
     return _chat_text(text, alert.where, alert.idempotency_key)
 
 
@@ -330,13 +350,20 @@ def _of(shown: int, news: Sequence[AlertFinding], *states: str) -> str:
     return f"{shown:,}" if shown == total else f"{shown:,} of {total:,}"
 
 
+def _as_json(finding: AlertFinding) -> dict[str, Any]:
+    """Return a finding as JSON types; root causes stand in the alert, once each."""
+    return {name: value for name, value in asdict(finding).items() if name != "root_cause"}
+
+
 def _finding(finding: AlertFinding) -> list[str]:
+    """Write a finding: what it is, in which sentence it is explained if no root cause is, and its positions."""
     doubt = ", uncertain" if finding.uncertain else ""
     often = "" if finding.state == CLEAR else f", {finding.count:,} times"
     lines = [
         f"- {finding.state}: {finding.kind} ({finding.severity}{doubt}), {_name(finding.subject)}{often}"
     ]
-    lines.append(f"  {printable(finding.explanation, _MAX_SENTENCE)}")
+    if not finding.root_cause or finding.state == CLEAR:
+        lines.append(f"  {printable(finding.explanation, _MAX_SENTENCE)}")
     if finding.positions:
         lines.append(f"  positions: {listed(map(_name, finding.positions), most=_MAX_POSITIONS)}")
     return lines

@@ -40,6 +40,7 @@ _NUMBER: Final = re.compile(r"\d[\d,.]*")
 class AlertFinding:
     """A finding of an alert: kind and subject, number of anomalies, and the first evidence in one sentence.
 
+    ``root_cause``: a sentence about all anomalies of the interval that have its cause in common; empty if it is alone.
     ``identity``: digest that is the same in every interval. ``state``: new, changed or clear. ``evidence``: digest of the
     first evidence. ``goes_on``: it began before the interval. ``idempotency_key``: of its notification; empty until the
     finding is compared with earlier ones.
@@ -57,6 +58,7 @@ class AlertFinding:
     evidence: str
     goes_on: bool = False
     idempotency_key: str = ""
+    root_cause: str = ""
 
     @property
     def rank(self) -> tuple[int, bool, str, str]:
@@ -206,7 +208,15 @@ def _finding(finding: Finding, first: Mapping[tuple[Dispatcher, int], int]) -> A
         if lasting
         else digest(str(finding.uncertain), str(finding.first_seq), *finding.positions),
         goes_on=lasting and (line is None or finding.began_seq < line),
+        root_cause=_root_cause(finding),
     )
+
+
+def _root_cause(finding: Finding) -> str:
+    """Say what the largest root cause of a finding's anomalies has done; empty if it has caused nothing else."""
+    causes = finding.root_causes.values()
+    largest = max(causes, key=lambda cause: cause.count, default=None)
+    return "" if largest is None or largest.count <= finding.count else largest.sentence()
 
 
 def _lasting_evidence(finding: Finding) -> str:

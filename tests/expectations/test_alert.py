@@ -111,6 +111,21 @@ def test_the_text_has_key_positions_reason_and_where_to_look(home: Path, alerts:
     ]
 
 
+def test_findings_of_one_root_cause_are_told_in_one_sentence(alerts: list[Alert]) -> None:
+    """The two entries out of order and the split key have their consumer in common, the hole in the acks has nothing."""
+    (alert,) = (sent for sent in alerts if sent.topic == TOPIC)
+    (cause,) = alert.root_causes
+    assert cause.startswith("2 out_of_order, 1 split_key at connection 0")
+    assert "the worst are order-17 and order-18" in cause
+    explained, listed = alert.body.split("\nNew or changed")
+    assert explained.endswith(f"\nWhat happened\n- {cause}\n")
+    assert alert.news[0].explanation in cause
+    assert alert.news[0].explanation not in listed
+    assert alert.as_json()["root_causes"] == [cause]
+    (hole,) = (finding for finding in alert.news if finding.kind == "ack_hole")
+    assert (hole.root_cause, hole.explanation in listed) == ("", True)
+
+
 def test_links_are_those_that_the_caller_makes(home: Path) -> None:
     where = replace(places(home), run="https://airflow/run", of=lambda path: f"https://airflow/{path.name}")
     alert = build_alerts(read_results(home / "warehouse", DAY), {}, where)[0]
