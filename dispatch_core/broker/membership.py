@@ -12,11 +12,77 @@ from __future__ import annotations
 import numpy as np
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker import cursor
 from dispatch_core.broker.ordering.draining_hashes import drain, release
 from dispatch_core.broker.pending_acks import let_go
+from dispatch_core.broker.permits import add_unacked
 from dispatch_core.broker.read_loop import requeue
-from dispatch_core.broker.replay_set import add_to_replay
-from dispatch_core.broker.state import I32, I64, NOBODY, READ_POSITION, WIDE, State
+from dispatch_core.broker.replay_set import add_to_replay, clear_replay
+from dispatch_core.broker.state import (
+    BLOCKED_ON_UNACKED,
+    I32,
+    I64,
+    N_CONSUMERS,
+    NOBODY,
+    PENDING_READ,
+    PENDING_REPLAY,
+    READ_POSITION,
+    REWIND_DUE,
+    TOTAL_PERMITS,
+    TOTAL_UNACKED,
+    WIDE,
+    State,
+)
+
+
+@compiled
+def add_member(st: State, slot: int) -> None:
+    """Append a consumer to the list; the first one finds a rewound cursor and an empty replay set (addConsumer).
+
+    A read that is still in flight would move the cursor again: it is rewound when that read completes.
+
+    >>> from dispatch_core.broker.state import new_state
+    >>> st = new_state(np.zeros(3, np.int32), np.ones(3, np.int32), n_hashes=1, n_consumers=2)
+    >>> st.s[READ_POSITION] = 2
+    >>> add_member(st, 1)
+    >>> int(st.s[N_CONSUMERS]), int(st.order[0]), int(st.s[READ_POSITION])
+    (1, 1, 0)
+    """
+    if st.s[N_CONSUMERS] == 0:
+        if st.s[PENDING_READ] == 1 or st.s[PENDING_REPLAY] == 1:
+            st.s[REWIND_DUE] = 1
+        else:
+            cursor.rewind(st)
+        clear_replay(st)
+    st.order[st.s[N_CONSUMERS]] = slot
+    st.s[N_CONSUMERS] += 1
+    st.connected[slot] = 1
+
+
+@compiled
+def drop_member(st: State, slot: int) -> None:
+    """Take a consumer off the list, and what it held and had granted off the counters of the dispatcher (removeConsumer).
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state(consumers=2)
+    >>> st.permits[1], st.s[TOTAL_PERMITS] = 5, 12
+    >>> drop_member(st, 1)
+    >>> int(st.s[N_CONSUMERS]), int(st.s[TOTAL_PERMITS])
+    (1, 7)
+    """
+    kept = 0
+    for at in range(st.s[N_CONSUMERS]):
+        if st.order[at] != slot:
+            st.order[kept] = st.order[at]
+            kept += 1
+    st.s[N_CONSUMERS] = kept
+    st.connected[slot] = 0
+    if kept > 0:
+        add_unacked(st, slot, -st.unacked[slot])
+        st.s[TOTAL_PERMITS] -= st.permits[slot]
+    else:
+        st.redelivery_count[:] = 0
+        st.s[TOTAL_PERMITS] = st.s[TOTAL_UNACKED] = st.s[BLOCKED_ON_UNACKED] = 0
 
 
 @compiled

@@ -268,7 +268,6 @@ class MultipleConsumersDispatcher(ABC):
             raise IllegalTransitionError(
                 f"consumer {consumer} was added twice", rule="one add per connection"
             )
-        s = self.state.s
         slot = len(self._numbers)
         if slot >= len(self.state.permits):
             raise IllegalTransitionError(
@@ -278,17 +277,11 @@ class MultipleConsumersDispatcher(ABC):
         self._numbers.append(consumer)
         self._levels[slot] = priority_level
         self._names[consumer] = name
-        if s[st_.N_CONSUMERS] == 0:
-            if s[st_.PENDING_READ] or s[st_.PENDING_REPLAY]:
-                s[st_.REWIND_DUE] = 1
-            else:
-                cursor.rewind(self.state)
-            replay_set.clear_replay(self.state)
-        connected = [*self._connected_slots(), slot]
+        membership.add_member(self.state, slot)
+        connected = self._connected_slots()
         if len(connected) > 1 and self._levels[slot] < self._levels[connected[-2]]:
             connected.sort(key=lambda item: self._levels[item])
-        self._set_connected(connected)
-        self.state.connected[slot] = 1
+            self.state.order[: len(connected)] = connected
         return slot
 
     def _drop_member(self, consumer: int) -> tuple[int, list[int]]:
@@ -297,17 +290,8 @@ class MultipleConsumersDispatcher(ABC):
         The counters of the dispatcher follow. The subclass decides what happens to the entries.
         """
         slot = self._check_connected(consumer)
-        st, s = self.state, self.state.s
-        remaining = [other for other in self._connected_slots() if other != slot]
-        self._set_connected(remaining)
-        st.connected[slot] = 0
         pending = self._pending_on(slot)
-        if remaining:
-            permits.add_unacked(st, slot, -int(st.unacked[slot]))
-            s[st_.TOTAL_PERMITS] -= st.permits[slot]
-        else:
-            st.redelivery_count[:] = 0
-            s[st_.TOTAL_PERMITS] = s[st_.TOTAL_UNACKED] = s[st_.BLOCKED_ON_UNACKED] = 0
+        membership.drop_member(self.state, slot)
         return slot, pending
 
     def _requeue_member(self, consumer: int) -> None:
@@ -871,10 +855,6 @@ class MultipleConsumersDispatcher(ABC):
     def _connected_slots(self) -> list[int]:
         slots: list[int] = self.state.order[: self.state.s[st_.N_CONSUMERS]].tolist()
         return slots
-
-    def _set_connected(self, slots: list[int]) -> None:
-        self.state.order[: len(slots)] = slots
-        self.state.s[st_.N_CONSUMERS] = len(slots)
 
     def _pending_on(self, slot: int) -> list[int]:
         first = int(self.state.s[st_.MARK_DELETE]) + 1

@@ -173,8 +173,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "leaving_permits_stay": edit(
         "the permits of a consumer that leaves stay with the dispatcher",
-        "multiple_consumers:MultipleConsumersDispatcher._drop_member",
-        "s[st_.TOTAL_PERMITS] -= st.permits[slot]",
+        "membership:drop_member",
+        "st.s[TOTAL_PERMITS] -= st.permits[slot]",
         "pass",
     ),
     # --- acks, redelivery, leaving -------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "no_rewind": edit(
         "the first consumer after all had left goes on where the last one stopped",
-        "multiple_consumers:MultipleConsumersDispatcher._add_member",
-        "cursor.rewind(self.state)",
+        "membership:add_member",
+        "cursor.rewind(st)",
         "pass",
     ),
     "read_stops_at_its_last_entry": edit(
