@@ -24,6 +24,7 @@ from dispatch_core.broker.multiple_consumers import Acked, Released, Round
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
 from dispatch_core.verify.tally import Fields
+from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
@@ -47,6 +48,10 @@ _UNDER_THE_LOCK: Final = frozenset(
 )
 
 
+#: A recorder asks the broker for its policies about so often, microseconds; a limit may be in force so long before its line.
+POLICIES_ASKED_EVERY_US: Final = 2_000_000
+
+
 class Charge(NamedTuple):
     """The charge of a round to a consumer, between the lines ``sent`` and ``send_returned``."""
 
@@ -61,7 +66,8 @@ class Charge(NamedTuple):
 class Counters(NamedTuple):
     """Values of a consumer at some moment; ``racing``: seq of the command whose other order gives them, 0 = plain.
 
-    ``connected``: its connection has not broken.
+    ``connected``: its connection has not broken. ``limit``: of unacknowledged messages, where a line to come sets it, else
+    ``None``: that in force.
     """
 
     permits: int
@@ -70,6 +76,7 @@ class Counters(NamedTuple):
     average: float
     racing: int = 0
     connected: bool = True
+    limit: int | None = None
 
 
 def _before(charge: Charge, counters: Counters) -> Counters:
@@ -306,7 +313,18 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             *found,
             *self._with_other_block(consumer, found, lowered, early),
             *self._without_connection(consumer, found),
+            *self._with_limit_to_come(found),
         ]
+
+    def _with_limit_to_come(self, found: list[Counters]) -> list[Counters]:
+        """Return the values under a policy's limit whose line comes soon: a recorder asks for policies now and then."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.t_us - self._line.t_us > POLICIES_ASKED_EVERY_US:
+                break
+            limit = limits_in_force.of_line(line) if line.kind == "limit" else None
+            if limit is not None and limit.active and limit.what in limits_in_force.UNACKED:
+                return [c._replace(limit=limit.value, racing=max(line.seq, c.racing)) for c in found]
+        return []
 
     def _without_connection(self, consumer: int, found: list[Counters]) -> list[Counters]:
         """Return the values of a consumer whose connection has broken: it has no usable permits until it is removed.
@@ -420,7 +438,11 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             counters.unacked,
             counters.average,
         )
+        if counters.limit is not None:
+            self.core.limit_unacked(counters.limit)
         usable = self.core.usable(consumer)
+        if counters.limit is not None:
+            self.core.limit_unacked(self._limits.unacked())
         st.permits[slot], st.unacked[slot], st.average[slot] = own
         return usable
 
