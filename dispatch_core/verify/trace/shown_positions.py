@@ -95,6 +95,7 @@ class PositionsDriver(CursorDriver):
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
+        self._end_of_empty = 0  # where the read that the present line ends has come to if it returns nothing
         self._asked_for_one = False  # the read that the present line ends: it is the cursor's first
         self._last_positions = [-1, 0]  # of the core, behind the last line: mark-delete, read position
 
@@ -108,6 +109,7 @@ class PositionsDriver(CursorDriver):
         """See ``Driver``."""
         if line.inputs["type"] == "Normal":
             self._reached = self._behind(line)
+            self._end_of_empty = int(first_left(self._cursor, self._positions_now()[0]))
             self._asked_for_one = len(line.inputs["positions"]) == 1 and asks_for_one(self._cursor)
 
     def _after(self, line: Line) -> None:
@@ -208,8 +210,9 @@ class PositionsDriver(CursorDriver):
     def _compare_read_done(self, line: Line, *, rewound: bool) -> None:
         """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already."""
         shown = line.recorded["read_position"]
-        if rewound and shown is not None and self._reached:
-            self._settle_position("read_position", self._reached[-1], self._read_from(shown), None)
+        if rewound and shown is not None and (self._reached or not line.inputs["positions"]):
+            expected = self._reached[-1] if self._reached else self._end_of_empty
+            self._settle_position("read_position", expected, self._read_from(shown), None)
             return
         if self._asked_for_one and shown is not None:
             self._settle_first_read(line.seq, self._read_from(shown))

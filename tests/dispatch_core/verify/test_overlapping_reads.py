@@ -8,6 +8,7 @@ Recordings of 4.0.0 (tests/data/races), where the end of any read lets the dispa
 - ``soak-5401-failover-racing``: a reset disconnects consumer 5. It stays active, and gets entries after its removal.
 - ``soak-5373-second-failover-ring-racing``: consumer 2 is removed at 48, and the read before asks for one entry.
 - ``soak-5393-second-range-racing``: a read for one entry goes over two acknowledged ones first.
+- ``soak-5659-first-failover-racing``: a read for a consumer that has left returns nothing at 51, and the cursor rewinds.
 - ``soak-5435-failover-racing``: a read returns entries that were acknowledged after it was issued, in part before.
 """
 
@@ -48,6 +49,7 @@ def divergent(result: Verification) -> set[int]:
         ("soak-5373-second-failover-ring-racing", {43}),
         ("soak-5393-second-range-racing", {28, 44, 53, 54, 69}),
         ("soak-5435-failover-racing", {515, 516}),
+        ("soak-5659-first-failover-racing", set()),
     ],
 )
 def test_the_recordings_are_clean(name: str, uncertain: set[int]) -> None:
@@ -136,3 +138,9 @@ def test_an_entry_acknowledged_before_the_read_is_not_read(tmp_path: Path) -> No
     for seq, line in enumerate(trace[2:], 1):
         line["seq"] = seq
     assert divergent(t.verified(t.copy_with(RACES / name, trace, tmp_path)))
+
+
+@pytest.mark.parametrize("shown", ["212:0", "212:46", "212:48"])
+def test_a_read_that_returns_nothing_does_not_move_the_position(tmp_path: Path, shown: str) -> None:
+    result = changed("soak-5659-first-failover-racing", tmp_path, 51, read_position=shown)
+    assert 51 in divergent(result)
