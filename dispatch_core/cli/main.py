@@ -68,6 +68,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.minimize",
         "make the smallest log that still has a finding, with scripts that reproduce it and a bug report",
     ),
+    "hunt": (
+        "dispatch_core.cli.hunt",
+        "search client schedules for the shortest ones that break a promise of a release",
+    ),
     "import-broker-conf": (
         "dispatch_core.cli.import_broker_conf",
         "make a settings file from a broker.conf, and list the settings that matter for dispatch",

@@ -8,7 +8,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -173,6 +172,7 @@ def _nothing_found(options: argparse.Namespace) -> str:
 
 
 def _minimize(chosen: _Chosen, options: argparse.Namespace) -> _Made:
+    from dispatch_core.cli.finding_files import write_files
     from dispatch_core.minimize.same_finding import Wanted
     from dispatch_core.minimize.search import Search
 
@@ -191,7 +191,9 @@ def _minimize(chosen: _Chosen, options: argparse.Namespace) -> _Made:
     kept_names = None
     if options.disguise:
         smallest, kept_names = _disguised(smallest, wanted)
-    files = tuple(_write(smallest, options.out))
+    files, problem = write_files(smallest.log, smallest.finding, options.out)
+    if problem is not None:
+        print(f"dispatch-audit minimize: {problem}", file=sys.stderr)
     return _Made(smallest, files, kept_names, time.monotonic() - began)
 
 
@@ -209,44 +211,6 @@ def _disguised(smallest: Smallest, wanted: Wanted) -> tuple[Smallest, str | None
     raise DispatchAuditError(
         "without its names the log has not the same finding; nothing was written. Run it without --disguise"
     )
-
-
-def _write(smallest: Smallest, out: Path) -> Iterator[tuple[str, str]]:
-    """Write all files; yields their names and what each is."""
-    from dispatch_core.audit.sentences.names import rules_called
-    from dispatch_core.errors import ProfileError
-    from dispatch_core.minimize.bug_report import bug_report
-    from dispatch_core.minimize.java_test import class_name, java_test
-    from dispatch_core.minimize.schedule import NoScheduleError, schedule_of
-    from dispatch_core.minimize.walk_script import walk_script
-    from dispatch_core.recording.log_profile import profile_of
-    from dispatch_core.recording.rewrite import write_log
-
-    events, messages = write_log(smallest.log, out / "log")
-    files = [("log", "the log; dispatch-audit audit finds the same in it")]
-    schedule, facts, finding = None, rules_called(None), smallest.finding
-    try:
-        profile = profile_of(smallest.log)
-        facts = rules_called(profile.name)
-        schedule = schedule_of(smallest.log)
-        name = f"{class_name(finding)}.java"
-        (out / name).write_text(java_test(schedule, finding))
-        files.append(
-            (name, "a test; put it into pulsar-broker/src/test/java/org/apache/pulsar/broker/service")
-        )
-        script = walk_script(schedule, profile, f"{finding.kind}: {finding.explanation}")
-        (out / "walk.py").write_text(script.text)
-        files.append(("walk.py", _told_of(script.checks, script.as_recorded, script.first_other)))
-    except (NoScheduleError, ProfileError) as error:
-        print(f"dispatch-audit minimize: {error}", file=sys.stderr)
-    lines = [*messages.read_text().splitlines(), *events.read_text().splitlines()]
-    (out / "report.md").write_text(bug_report(schedule, finding, lines=lines, files=files, facts=facts))
-    yield from [*files, ("report.md", "the text of a bug report")]
-
-
-def _told_of(checks: int, as_recorded: int, other: str | None) -> str:
-    text = f"the same over the rules: {as_recorded} of {checks} comparisons as recorded"
-    return text if other is None else f"{text}; in the first other one {other}"
 
 
 def _report(chosen: _Chosen, made: _Made, options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ CORE_ORDER = (
     ("replay",),
     ("explain", "report", "simulation", "golden", "importers"),
     ("diagnose", "what_if"),
-    ("minimize",),
+    ("hunt", "minimize"),
     ("cli",),
 )
 #: The folders of ``spark_jobs``, by the same rule.

@@ -40,7 +40,15 @@ def test_every_dispatch_audit_command_runs_as_written(
     arguments = [str(tmp_path) if word == "DIR" else word for word in shlex.split(line)[1:]]
     assert arguments[0] in COMMANDS
     # Commands that write, need a broker or its documents, or run for a minute have tests of their own.
-    if arguments[0] in ("pipeline", "generate", "import-stats", "minimize", "record-messages", "watch-stats"):
+    if arguments[0] in (
+        "pipeline",
+        "generate",
+        "hunt",
+        "import-stats",
+        "minimize",
+        "record-messages",
+        "watch-stats",
+    ):
         with pytest.raises(SystemExit) as ended:
             main([arguments[0], "--help"])
         assert ended.value.code == 0

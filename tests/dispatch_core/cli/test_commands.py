@@ -18,6 +18,7 @@ NAMES = (
     "what-if",
     "report",
     "strip",
+    "hunt",
     "minimize",
     "generate",
     "convert",

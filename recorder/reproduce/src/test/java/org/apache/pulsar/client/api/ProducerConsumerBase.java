@@ -21,6 +21,7 @@ public abstract class ProducerConsumerBase {
     protected PulsarAdmin admin;
     protected PulsarClient pulsarClient;
     private StandaloneBroker broker;
+    private SlowReplayReads slowReads;
 
     protected abstract void setup() throws Exception;
 
@@ -29,6 +30,7 @@ public abstract class ProducerConsumerBase {
     /** Start the broker with the settings of {@code conf} that are not the defaults. */
     protected void internalSetup() throws Exception {
         broker = StandaloneBroker.fresh(Path.of("target", "broker"), changedSettings());
+        slowReads = new SlowReplayReads(broker.service(), Long.getLong("replay.delay.ms", 0));
         admin = PulsarAdmin.builder().serviceHttpUrl(broker.webUrl()).build();
         pulsarClient = PulsarClient.builder().serviceUrl(broker.url()).build();
     }
@@ -43,6 +45,7 @@ public abstract class ProducerConsumerBase {
     protected void internalCleanup() throws Exception {
         pulsarClient.close();
         admin.close();
+        slowReads.close();
         broker.close();
     }
 

@@ -1,0 +1,474 @@
+"""Take the steps of a schedule: the rules of the core, in the order in which the threads of the broker call them.
+
+Data plane. Every decision is made by the functions that ``verify`` compares with recordings; this module says only when they
+are called. A step that is not possible changes nothing.
+
+A read attempt follows at once where the broker triggers one. When the read completes is a step of its own, so clients act
+between a read and its round.
+
+Source: PersistentStickyKeyDispatcherMultipleConsumers(Classic).addConsumer, removeConsumer, readMoreEntries,
+trySendMessagesToConsumers; Consumer.flowPermits, individualAckNormal, redeliverUnacknowledgedMessages.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inside
+from dispatch_core.broker import commands, cursor, membership, read_loop, read_loop_classic
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
+from dispatch_core.broker.pending_acks import let_go
+from dispatch_core.broker.permits import count_flow
+from dispatch_core.broker.replay_set import add_to_replay, clear_replay
+from dispatch_core.broker.state import I64, NOBODY, WIDE, State
+from dispatch_core.hunt import promises
+from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt import world as w_
+from dispatch_core.hunt.ownership import SLOTS_PER_NAME, UNKNOWN, Owners
+from dispatch_core.hunt.world import World
+
+#: What a step can come to.
+IMPOSSIBLE, DONE, BROKEN, ASKS_SELECTOR = range(4)
+PERMITS_WHEN_JOINING: Final = s_.PERMITS
+#: Rounds of answers and reads after which a subscription that moves no more is stuck.
+LAST_ROUNDS: Final = 4 * w_.MAX_ENTRIES
+_MANY_PERMITS: Final = 10
+
+
+@compiled
+def take(st: State, world: World, owners: Owners, number: int) -> int:
+    """Take a step; returns what it comes to. ``ASKS_SELECTOR``: the move of ``world`` is not known, begin again."""
+    kind, name = s_.kind_of(number), s_.name_of(number)
+    if kind == s_.STORE:
+        return store(st, world, s_.detail_of(number))
+    if kind == s_.READ:
+        return complete_normal_read(st, world)
+    if kind == s_.REPLAY:
+        return complete_replay_read(st, world)
+    slot = world.slot_of_name[name]
+    if kind == s_.JOIN:
+        if slot != NOBODY:
+            return IMPOSSIBLE
+        return join(st, world, owners, name, PERMITS_WHEN_JOINING[s_.detail_of(number)])
+    if slot == NOBODY:
+        return IMPOSSIBLE
+    if kind == s_.LEAVE:
+        return leave(st, world, owners, name, slot)
+    if kind == s_.FLOW:
+        grant(st, world, slot, 1)
+        return result_of(world)
+    if kind == s_.NACK_ALL:
+        return request_all(st, world, slot)
+    entry = entry_of(st, world, slot, kind == s_.ACK_LAST)
+    if entry == NOBODY:
+        return IMPOSSIBLE
+    if kind == s_.NACK_FIRST:
+        return request(st, world, slot, entry)
+    acknowledge(st, world, entry)
+    return result_of(world)
+
+
+@compiled_inside
+def result_of(world: World) -> int:
+    """Return what a step has come to that was possible."""
+    return BROKEN if world.w[w_.BROKEN] != promises.KEPT else DONE
+
+
+@compiled_inside
+def entry_of(st: State, world: World, slot: int, last: bool) -> int:
+    """Return the first or the last entry that is pending on a consumer, or ``NOBODY``."""
+    found = NOBODY + WIDE
+    for entry in range(world.w[w_.STORED]):
+        if st.holder[entry] == slot:
+            found = entry + WIDE
+            if not last:
+                return found
+    return found
+
+
+# --- storage -------------------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def store(st: State, world: World, key: int) -> int:
+    """Store an entry; a normal read that waits can complete then."""
+    w = world.w
+    if w[w_.STORED] == w_.MAX_ENTRIES:
+        return IMPOSSIBLE
+    st.hash_id[w[w_.STORED]] = key
+    w[w_.STORED] += 1
+    return DONE
+
+
+# --- membership ----------------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def join(st: State, world: World, owners: Owners, name: int, permits: int) -> int:
+    """Let a consumer join: the list, the selector, the rule of ordering, then its first permits."""
+    slot = SLOTS_PER_NAME * name + world.turn_of_name[name]
+    move = slot
+    if not knows(world, owners, move):
+        return ASKS_SELECTOR
+    st.permits[slot] = st.parked_permits[slot] = st.unacked[slot] = 0
+    st.blocked[slot] = st.stuck[slot] = 0
+    st.average[slot] = 0.0
+    st.joined_at[slot] = st_.NOT_TRACKED
+    membership.add_member(st, slot)
+    world.slot_of_name[name] = slot
+    world.turn_of_name[name] = (world.turn_of_name[name] + 1) % SLOTS_PER_NAME
+    node = world.w[w_.NODE]
+    own(st, world, owners, move)
+    if world.w[w_.CLASSIC] == 1:
+        read_position.consumer_joined(st, slot)
+    elif st.s[st_.TRACK_LAST_SENT] == 1:
+        last_sent_position.consumer_joined(st, slot)
+    register(st, world, owners, node, move, slot)
+    grant(st, world, slot, permits)
+    return result_of(world)
+
+
+@compiled_inside
+def leave(st: State, world: World, owners: Owners, name: int, slot: int) -> int:
+    """Let a consumer leave: the selector, the list, its pending entries, a read attempt, then the rule of ordering."""
+    w = world.w
+    move = owners.sizes[0] // 2 + slot
+    if not knows(world, owners, move):
+        return ASKS_SELECTOR
+    node = w[w_.NODE]
+    own(st, world, owners, move)
+    world.slot_of_name[name] = NOBODY
+    membership.drop_member(st, slot)
+    nobody_left = st.s[st_.N_CONSUMERS] == 0
+    if nobody_left:
+        clear_replay(st)
+    for entry in range(w[w_.STORED]):
+        if st.holder[entry] == slot and not nobody_left:
+            give_back(st, world, entry)
+    draining = w[w_.CLASSIC] == 0
+    for entry in range(w[w_.STORED]):
+        if st.holder[entry] == slot:
+            let_go(st, slot, entry, draining and not nobody_left)
+    if nobody_left:
+        if draining:
+            draining_hashes.clear_draining(st)
+        if st.s[st_.PENDING_READ] == 1 and w[w_.READ_WAITED] == 1 and not is_readable(st, world):
+            cancel_read(st, world)
+    elif draining:
+        register(st, world, owners, node, move, slot)
+        if st.s[st_.TRACK_DRAINING] == 1:
+            draining_hashes.forget_consumer(st, slot)
+    attempt(st, world)
+    again = False
+    if w[w_.CLASSIC] == 1:
+        again = read_position.consumer_left(st, slot) or st.s[st_.N_REPLAY] > 0
+        again = again and st.s[st_.IN_ORDER] == 1
+    elif st.s[st_.TRACK_LAST_SENT] == 1:
+        again = last_sent_position.consumer_left(st, slot) or st.s[st_.N_REPLAY] > 0
+    if again:
+        attempt(st, world)
+    return result_of(world)
+
+
+@compiled_inside
+def give_back(st: State, world: World, entry: int) -> None:
+    """Put a pending entry of a leaving consumer into the replay set."""
+    hash_id = st.pending_hash[entry] + WIDE
+    if world.w[w_.CLASSIC] == 1:
+        read_loop.requeue(st, entry, hash_id)
+    else:
+        add_to_replay(st, entry, hash_id)
+
+
+@compiled_inside
+def knows(world: World, owners: Owners, move: int) -> bool:
+    """Check whether the selector was asked about a move before; note the move if it was not."""
+    world.w[w_.MOVE] = move
+    return owners.following[world.w[w_.NODE] * owners.sizes[0] + move] != UNKNOWN
+
+
+@compiled_inside
+def own(st: State, world: World, owners: Owners, move: int) -> None:
+    """Make a move at the selector: its new owners are in force."""
+    moves, keys = owners.sizes[0], owners.sizes[1]
+    node = owners.following[world.w[w_.NODE] * moves + move]
+    world.w[w_.NODE] = node
+    for key in range(keys):
+        st.hash_owner[key] = owners.owner[node * keys + key]
+
+
+@compiled_inside
+def register(st: State, world: World, owners: Owners, node: int, move: int, skip: int) -> None:
+    """Let hashes that moved away drain, and release those that came back (registerDrainingHashes; #24736)."""
+    if st.s[st_.TRACK_DRAINING] == 0:
+        return
+    moves, keys = owners.sizes[0], owners.sizes[1]
+    at = (node * moves + move) * keys
+    for key in range(keys):
+        loser = owners.lost[at + key] + WIDE
+        if loser not in (NOBODY, skip):
+            for entry in range(world.w[w_.STORED]):
+                if st.holder[entry] == loser and st.pending_hash[entry] == key:
+                    draining_hashes.drain(st, loser, key)
+    if world.w[w_.RELEASES_WON] == 0:
+        return
+    for key in range(keys):
+        winner = owners.won[at + key] + WIDE
+        if winner not in (NOBODY, skip):
+            for entry in range(world.w[w_.STORED]):
+                pending = st.holder[entry] == winner and st.pending_hash[entry] == key
+                if pending and st.drain_owner[key] == winner:
+                    draining_hashes.release(st, winner, key)
+
+
+# --- commands of clients -------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def grant(st: State, world: World, slot: int, permits: int) -> None:
+    """Count permits; the dispatcher attempts a read unless the consumer is blocked."""
+    if count_flow(st, slot, permits):
+        commands.apply_flow(st, slot, permits)
+        attempt(st, world)
+
+
+@compiled_inside
+def flow_freed(st: State, world: World, slot: int, notices: int, permits: int) -> None:
+    """Pass permits to the dispatcher that an ack or a redelivery request has set free; see ``commands.Flows``."""
+    for at in range(notices):
+        commands.apply_flow(st, slot, permits if at == 0 else 0)
+        attempt(st, world)
+
+
+@compiled_inside
+def acknowledge(st: State, world: World, entry: int) -> None:
+    """Apply an individual ack of a whole entry, with the read attempts that it causes."""
+    was_blocked, before = st.s[st_.BLOCKED_ON_UNACKED], st.s[st_.MARK_DELETE]
+    done = commands.ack(st, entry)
+    if done.holder != NOBODY:
+        flow_freed(st, world, done.holder, done.flows, done.permits)
+        if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
+            attempt(st, world)
+    if st.s[st_.MARK_DELETE] != before and st.s[st_.IN_ORDER] == 1:
+        freed = False
+        if world.w[w_.CLASSIC] == 1:
+            freed = read_position.prune(st)
+        elif st.s[st_.TRACK_LAST_SENT] == 1:
+            freed = last_sent_position.prune(st)
+        if freed:
+            attempt(st, world)
+    if st.s[st_.DRAIN_NOTICE] != 0:
+        st.s[st_.DRAIN_NOTICE] = 0
+        world.w[w_.TIMER] = 1
+
+
+@compiled_inside
+def request(st: State, world: World, slot: int, entry: int) -> int:
+    """Take a request for one entry that a consumer holds."""
+    world.entries[0] = entry
+    flows = commands.redeliver(st, slot, world.entries[:1], False, world.outcome[:0])
+    flow_freed(st, world, slot, flows.notices, flows.permits)
+    return result_of(world)
+
+
+@compiled_inside
+def request_all(st: State, world: World, slot: int) -> int:
+    """Take a request for everything that a consumer holds."""
+    flows = commands.redeliver_all(st, slot, 0, world.w[w_.STORED], world.outcome[:0])
+    flow_freed(st, world, slot, flows.notices, flows.permits)
+    return result_of(world)
+
+
+# --- reads ---------------------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def is_readable(st: State, world: World) -> bool:
+    """Check whether there is an entry for a normal read."""
+    for entry in range(st.s[st_.READ_POSITION], world.w[w_.STORED]):  # noqa: SIM110 - compiled code makes no generators
+        if st.deleted[entry] == 0:
+            return True
+    return False
+
+
+@compiled_inside
+def cancel_read(st: State, world: World) -> None:
+    """Cancel a normal read that waits; between #23384 and #23855 a replay read is forgotten with it."""
+    st.s[st_.PENDING_READ] = 0
+    if world.w[w_.CANCEL_CLEARS_REPLAY] == 1:
+        st.s[st_.PENDING_REPLAY] = 0
+
+
+@compiled
+def attempt(st: State, world: World) -> None:
+    """Attempt a read, and issue it to the storage (``readMoreEntries``)."""
+    w, plan = world.w, world.plan
+    if w[w_.CLASSIC] == 1:
+        read_loop.plan_size(st, plan, world.attempts)
+        read_loop_classic.plan_replay(st, plan)
+        read_loop_classic.plan_normal(st, plan)
+    else:
+        if commands.trim_is_due(st):
+            commands.trim(st, 0)
+            for entry in range(st.s[st_.MARK_DELETE] + 1):
+                if st.holder[entry] != NOBODY:
+                    let_go(st, st.holder[entry] + WIDE, entry)
+        read_loop.plan_read(st, plan, world.attempts)
+    if plan[0] == read_loop.REPLAY_READ:
+        issue_replay_read(st, world)
+    elif plan[0] == read_loop.NORMAL_READ:
+        w[w_.READ_LIMIT] = plan[1]
+        w[w_.READ_WAITED] = 0 if is_readable(st, world) else 1
+    elif plan[0] == read_loop.BACK_OFF:
+        w[w_.TIMER] = 1
+
+
+@compiled_inside
+def issue_replay_read(st: State, world: World) -> None:
+    """Issue a replay read, without the entries that are acknowledged already."""
+    w, plan = world.w, world.plan
+    at = w[w_.REPLAYS]
+    size = 0
+    for i in range(plan[1]):
+        if st.deleted[plan[2 + i]] == 0 and at < w_.MAX_REPLAYS:
+            world.replays[at * w_.MAX_ENTRIES + size] = plan[2 + i]
+            size += 1
+    commands.issue_replay(st, plan)
+    if size == 0:
+        w[w_.TIMER] = 1  # the next attempt follows at once, in another thread
+        return
+    world.replay_sizes[at] = size
+    w[w_.REPLAYS] += 1
+
+
+@compiled_inside
+def complete_normal_read(st: State, world: World) -> int:
+    """Complete the normal read with the entries that are there now, and dispatch them."""
+    w = world.w
+    if st.s[st_.PENDING_READ] == 0 or (w[w_.READ_WAITED] == 1 and not is_readable(st, world)):
+        return IMPOSSIBLE
+    count = 0
+    if w[w_.READ_WAITED] == 0 or w[w_.EMPTY_WHEN_WAITED] == 0:
+        for entry in range(st.s[st_.READ_POSITION], w[w_.STORED]):
+            if st.deleted[entry] == 0 and count < w[w_.READ_LIMIT]:
+                world.entries[count] = entry
+                count += 1
+    complete(st, world, False, count)
+    return result_of(world)
+
+
+@compiled_inside
+def complete_replay_read(st: State, world: World) -> int:
+    """Complete the oldest replay read, and dispatch its entries."""
+    w = world.w
+    if w[w_.REPLAYS] == 0:
+        return IMPOSSIBLE
+    count = world.replay_sizes[0]
+    for i in range(count):
+        world.entries[i] = world.replays[i]
+    for at in range(1, w[w_.REPLAYS]):
+        world.replay_sizes[at - 1] = world.replay_sizes[at]
+        for i in range(world.replay_sizes[at]):
+            world.replays[(at - 1) * w_.MAX_ENTRIES + i] = world.replays[at * w_.MAX_ENTRIES + i]
+    w[w_.REPLAYS] -= 1
+    complete(st, world, True, count)
+    return result_of(world)
+
+
+@compiled_inside
+def complete(st: State, world: World, is_replay: bool, count: int) -> None:
+    """Pass a read result to the dispatcher, and run its round."""
+    entries = world.entries[:count]
+    last = entries[count - 1] if count > 0 else -1
+    if not commands.read_done(st, is_replay, last, count):
+        attempt(st, world)
+        return
+    if count > 0 and st.s[st_.N_CONSUMERS] == 0:
+        cursor.rewind(st)
+        commands.finish_round(st, False)
+        return
+    dispatch(st, world, is_replay, entries)
+
+
+@compiled_inside
+def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
+    """Run a dispatch round, check what it sends, and attempt the next read."""
+    w = world.w
+    look, owners = False, -1
+    if w[w_.CLASSIC] == 0:
+        look = read_loop.group(st, is_replay, entries, world.outcome, world.attempts)
+    elif len(entries) > 0:
+        owners = read_loop_classic.group(st, is_replay, entries, world.outcome)
+    promises.check_round(st, world, entries)
+    read_loop.send_groups(st, is_replay, entries, world.outcome)
+    sent_to = 0
+    for i in range(len(entries)):
+        slot = world.outcome[i]
+        if slot >= 0:
+            world.ever_sent[entries[i]] = 1
+            first = True
+            for earlier in range(i):
+                first = first and world.outcome[earlier] != slot
+            sent_to += int(first)
+    has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
+    if w[w_.CLASSIC] == 1:
+        goes_on = commands.end_classic_round(st, owners, sent_to)
+    else:
+        wants = look and read_loop.wants_look_ahead(st, entries, world.outcome)
+        goes_on = commands.end_round(st, wants, has_more, sent_to)
+    looks_ahead, retry = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
+    if sent_to > 0 or (retry and looks_ahead):
+        attempt(st, world)
+    elif retry:
+        w[w_.TIMER] = 1
+
+
+# --- the end of a schedule -----------------------------------------------------------------------------------------
+
+
+@compiled
+def settle(st: State, world: World, names: int) -> int:
+    """Let clients acknowledge all that they hold and grant permits, and reads complete, until nothing moves.
+
+    Returns ``BROKEN`` if an entry is left then that a connected consumer owns, or if a step breaks a promise.
+    """
+    w = world.w
+    if st.s[st_.N_CONSUMERS] == 0:
+        return DONE
+    quiet = 0
+    for _ in range(LAST_ROUNDS):
+        before = left_over(st, world)
+        for name in range(names):
+            slot = world.slot_of_name[name]
+            if slot != NOBODY:
+                for entry in range(w[w_.STORED]):
+                    if st.holder[entry] == slot:
+                        acknowledge(st, world, entry)
+                if st.permits[slot] < 1:
+                    grant(st, world, slot, _MANY_PERMITS)
+        complete_replay_read(st, world)
+        complete_normal_read(st, world)
+        w[w_.TIMER] = 0
+        attempt(st, world)
+        if w[w_.BROKEN] != promises.KEPT:
+            return BROKEN
+        left = left_over(st, world)
+        if left == 0:
+            return DONE
+        quiet = quiet + 1 if left == before else 0
+        if quiet == w_.MAX_ENTRIES:
+            break
+    promises.note_stuck(st, world)
+    return BROKEN
+
+
+@compiled_inside
+def left_over(st: State, world: World) -> int:
+    """Count the stored entries that are not acknowledged, and whose key a connected consumer owns."""
+    count = 0
+    for entry in range(world.w[w_.STORED]):
+        if st.deleted[entry] == 0 and st.hash_owner[st.hash_id[entry]] != NOBODY:
+            count += 1
+    return count

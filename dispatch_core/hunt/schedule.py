@@ -1,0 +1,99 @@
+"""The steps of a schedule: what clients do, and which read of the broker completes when.
+
+A step is a number, so that compiled code can choose and play it: its kind, a consumer name (0, 1, …) and a detail.
+
+>>> describe(step(JOIN, name=1, detail=0)), describe(step(STORE, detail=2))
+('c2 joins with 1 permit', 'an entry of key k3 is stored')
+>>> describe(step(ACK_FIRST, name=1)), describe(READ_STEP)
+('c2 acknowledges the first entry that it holds', 'the normal read completes')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dispatch_core.arrays.jit import compiled_with_caller
+
+NAMES: Final = 3
+KEYS: Final = 3
+#: Permits that a consumer grants when it joins, by the detail of the step.
+PERMITS: Final = (1, 2, 10)
+_WIDTH: Final = 8  # numbers that a name or a detail may have
+
+STORE, JOIN, LEAVE, FLOW, ACK_FIRST, ACK_LAST, NACK_FIRST, NACK_ALL, READ, REPLAY = range(10)
+N_KINDS: Final = 10
+
+_TEXTS: Final = {
+    LEAVE: "leaves",
+    FLOW: "grants 1 permit",
+    ACK_FIRST: "acknowledges the first entry that it holds",
+    ACK_LAST: "acknowledges the last entry that it holds",
+    NACK_FIRST: "requests the first entry that it holds again",
+    NACK_ALL: "requests everything again",
+}
+
+
+def step(kind: int, name: int = 0, detail: int = 0) -> int:
+    """Return the number of a step."""
+    return (kind * _WIDTH + name) * _WIDTH + detail
+
+
+READ_STEP: Final = step(READ)
+REPLAY_STEP: Final = step(REPLAY)
+
+
+@compiled_with_caller
+def kind_of(number: int) -> int:
+    """Return the kind of a step."""
+    return number // (_WIDTH * _WIDTH)
+
+
+@compiled_with_caller
+def name_of(number: int) -> int:
+    """Return the consumer name of a step."""
+    return number // _WIDTH % _WIDTH
+
+
+@compiled_with_caller
+def detail_of(number: int) -> int:
+    """Return the detail of a step: the key that is stored, or which of ``PERMITS`` a consumer grants when it joins."""
+    return number % _WIDTH
+
+
+def all_steps(names: int = NAMES, keys: int = KEYS) -> list[int]:
+    """List every step there is, for so many consumer names and keys."""
+    found = [step(STORE, detail=key) for key in range(keys)]
+    for name in range(names):
+        found += [step(JOIN, name, detail) for detail in range(len(PERMITS))]
+        found += [step(kind, name) for kind in (LEAVE, FLOW, ACK_FIRST, ACK_LAST, NACK_FIRST, NACK_ALL)]
+    return [*found, READ_STEP, REPLAY_STEP]
+
+
+def describe(number: int) -> str:
+    """Say what happens at a step."""
+    kind, name = kind_of(number), f"c{name_of(number) + 1}"
+    if kind == STORE:
+        return f"an entry of key k{detail_of(number) + 1} is stored"
+    if kind == JOIN:
+        permits = PERMITS[detail_of(number)]
+        return f"{name} joins with {permits} permit{'s' if permits > 1 else ''}"
+    if kind in (READ, REPLAY):
+        return f"the {'normal' if kind == READ else 'replay'} read completes"
+    return f"{name} {_TEXTS[kind]}"
+
+
+def renamed_names(steps: Sequence[int]) -> tuple[int, ...]:
+    """Number consumer names in the order in which they appear; keys stay, because their hashes matter.
+
+    >>> [describe(number) for number in renamed_names([step(JOIN, 2, 1), step(STORE, detail=1), step(LEAVE, 2)])]
+    ['c1 joins with 2 permits', 'an entry of key k2 is stored', 'c1 leaves']
+    """
+    names: dict[int, int] = {}
+    found = []
+    for number in steps:
+        kind, name, detail = kind_of(number), name_of(number), detail_of(number)
+        if kind not in (STORE, READ, REPLAY):
+            name = names.setdefault(name, len(names))
+        found.append(step(kind, name, detail))
+    return tuple(found)

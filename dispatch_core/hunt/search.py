@@ -1,0 +1,273 @@
+"""Search schedules that break a promise, and shrink them.
+
+``Hunter`` plays schedules on one profile and three keys. ``random`` plays seeded ones of growing length; the same seed gives
+the same schedules. ``shrink`` leaves out steps, and grants fewer permits, as long as the same promise is broken: no single
+step can be left out of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inside
+from dispatch_core.broker import hashing
+from dispatch_core.broker.key_shared import KeySharedDispatcher
+from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.state import I64, State
+from dispatch_core.errors import UnsupportedRuleError
+from dispatch_core.hunt import broker_steps, causes, promises
+from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt import world as w_
+from dispatch_core.hunt.broker_steps import ASKS_SELECTOR, BROKEN, IMPOSSIBLE, settle, take
+from dispatch_core.hunt.ownership import Owners, Ownership
+from dispatch_core.hunt.world import World
+
+#: Lengths of random schedules, in steps that are tried; some of them are not possible.
+SHORTEST: Final = 6
+LONGEST: Final = 26
+#: Schedules that compiled code plays before it returns, so that progress can be shown and a budget kept.
+AT_ONCE: Final = 20_000
+
+# what compiled code reports
+PLAYED, STEPS, FOUND, RANDOM = range(4)
+N_REPORTED: Final = 4
+
+_DISPATCHERS: Final = {
+    Dispatcher.KEY_SHARED: KeySharedDispatcher,
+    Dispatcher.KEY_SHARED_CLASSIC: ClassicKeySharedDispatcher,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """A schedule that breaks a promise.
+
+    ``promise``: see ``promises``. ``entry``, ``slot``: the entry that shows it, and the consumer that is sent it, or should
+    be. ``cause``: see ``causes``; empty while it is not asked for.
+    """
+
+    promise: int
+    steps: tuple[int, ...]
+    entry: int
+    slot: int
+    cause: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the promise."""
+        return promises.NAMES[self.promise]
+
+    @property
+    def group(self) -> tuple[int, str]:
+        """The promise and the cause: finds that have both in common are counted as one."""
+        return self.promise, self.cause
+
+
+# --- data plane ------------------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def begin(words: I64, empty: I64) -> None:
+    """Begin a schedule: nobody is connected, nothing is stored."""
+    for at in range(len(words)):
+        words[at] = empty[at]
+
+
+@compiled_inside
+def next_random(report: I64) -> int:
+    """Return the next of a sequence of pseudo random numbers, 31 bits (a linear congruential generator)."""
+    report[RANDOM] = report[RANDOM] * 6364136223846793005 + 1442695040888963407
+    return (report[RANDOM] >> 33) & 0x7FFFFFFF
+
+
+@compiled
+def play(
+    st: State, world: World, owners: Owners, words: I64, empty: I64, steps: I64, length: int, report: I64
+) -> int:
+    """Play the first ``length`` of ``steps`` and settle; steps that are not possible are passed over."""
+    begin(words, empty)
+    names = len(world.slot_of_name)
+    for at in range(length):
+        came_to = take(st, world, owners, steps[at])
+        if came_to != IMPOSSIBLE:
+            report[STEPS] += 1
+        if came_to in (BROKEN, ASKS_SELECTOR):
+            return came_to
+    report[STEPS] += 1
+    return settle(st, world, names)
+
+
+@compiled
+def play_random(
+    st: State, world: World, owners: Owners, words: I64, empty: I64, choices: I64, steps: I64, report: I64
+) -> int:
+    """Play random schedules until one breaks a promise, the selector is asked, or ``AT_ONCE`` are played.
+
+    The numbers of the last schedule are in ``steps``, its length in ``report[FOUND]``.
+    """
+    names = len(world.slot_of_name)
+    for _ in range(AT_ONCE):
+        seed = report[RANDOM]
+        begin(words, empty)
+        length = SHORTEST + next_random(report) % (LONGEST - SHORTEST + 1)
+        came_to = 0
+        taken = 0
+        for _ in range(length):
+            number = choices[next_random(report) % len(choices)]
+            came_to = take(st, world, owners, number)
+            if came_to == IMPOSSIBLE:
+                continue
+            steps[taken] = number
+            taken += 1
+            if came_to in (BROKEN, ASKS_SELECTOR):
+                break
+        if came_to not in (BROKEN, ASKS_SELECTOR):
+            came_to = settle(st, world, names)
+        if came_to == ASKS_SELECTOR:
+            report[RANDOM] = seed
+            return came_to
+        report[PLAYED] += 1
+        report[STEPS] += taken
+        if came_to == BROKEN:
+            report[FOUND] = taken
+            return came_to
+    return broker_steps.DONE
+
+
+# --- control plane ---------------------------------------------------------------------------------------------------
+
+
+class Hunter:
+    """Plays schedules on the Key_Shared dispatcher of a profile.
+
+    ``keys``: names of the keys that entries may have. Raises ``UnsupportedRuleError`` for other dispatchers.
+    """
+
+    def __init__(self, profile: Profile, keys: Sequence[str], *, seed: int = 0) -> None:
+        if profile.dispatcher not in _DISPATCHERS:
+            raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be hunted")
+        self.profile = profile
+        self.keys = tuple(keys)
+        names = [f"c{number + 1}" for number in range(s_.NAMES)]
+        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
+        self._ownership = Ownership(profile, names, hashes)
+        core = _DISPATCHERS[profile.dispatcher](
+            profile,
+            np.array((hashes * w_.MAX_ENTRIES)[: w_.MAX_ENTRIES], np.int64),
+            np.ones(w_.MAX_ENTRIES, np.int64),
+            self._ownership.slots,
+        )
+        changes = profile.changes
+        rules = [
+            (w_.CLASSIC, int(profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC)),
+            (w_.RELEASES_WON, int("added_ranges" in changes)),
+            (w_.EMPTY_WHEN_WAITED, int("waiting_read_gets_entries" not in changes)),
+            (w_.CANCEL_CLEARS_REPLAY, int("cancel_clears_replay_read" in changes)),
+        ]
+        self._arena = w_.fresh(core.state, s_.NAMES, rules)
+        self._empty = self._arena.words.copy()
+        self._choices = np.array(s_.all_steps(keys=len(keys)), np.int64)
+        self._steps = np.zeros(LONGEST + 1, np.int64)
+        self.report = np.zeros(N_REPORTED, np.int64)
+        self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
+
+    @property
+    def played(self) -> int:
+        """Random schedules played so far."""
+        return int(self.report[PLAYED])
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, of clients and of the broker."""
+        return int(self.report[STEPS])
+
+    def random(self) -> Find | None:
+        """Play random schedules until one breaks a promise; ``None`` after ``AT_ONCE`` that do not."""
+        a = self._arena
+        while True:
+            came_to = play_random(
+                a.state,
+                a.world,
+                self._ownership.tables,
+                a.words,
+                self._empty,
+                self._choices,
+                self._steps,
+                self.report,
+            )
+            if came_to == ASKS_SELECTOR:
+                self._ask()
+                continue
+            if came_to != BROKEN:
+                return None
+            return self._found(self._steps[: self.report[FOUND]].tolist())
+
+    def play(self, steps: Sequence[int]) -> Find | None:
+        """Play one schedule; returns the promise that it breaks, if it breaks any."""
+        a = self._arena
+        numbers = np.array(steps, np.int64)
+        while True:
+            came_to = play(
+                a.state,
+                a.world,
+                self._ownership.tables,
+                a.words,
+                self._empty,
+                numbers,
+                len(numbers),
+                self.report,
+            )
+            if came_to != ASKS_SELECTOR:
+                break
+            self._ask()
+        return self._found(steps) if came_to == BROKEN else None
+
+    def shrink(self, find: Find) -> Find:
+        """Leave out steps and permits of a schedule as long as it breaks the same promise; the result has a cause."""
+        steps = list(find.steps)
+        best, smaller = find, True
+        while smaller:
+            smaller = False
+            for shorter in _shorter(steps):
+                again = self.play(shorter)
+                if again is not None and again.promise == find.promise:
+                    best, steps, smaller = again, shorter, True
+                    break
+        again = self.play(best.steps)
+        assert again is not None
+        cause = causes.cause_of(self._arena.state, self._arena.world, again.promise, best.steps)
+        return replace(again, steps=s_.renamed_names(best.steps), cause=cause)
+
+    def entries_left(self) -> list[int]:
+        """List the stored entries that are not acknowledged at the end of the schedule played last."""
+        a = self._arena
+        return [entry for entry in range(int(a.world.w[w_.STORED])) if not a.state.deleted[entry]]
+
+    def _ask(self) -> None:
+        w = self._arena.world.w
+        self._ownership.expand(int(w[w_.NODE]), int(w[w_.MOVE]))
+
+    def _found(self, steps: Sequence[int]) -> Find:
+        w = self._arena.world.w
+        return Find(int(w[w_.BROKEN]), tuple(steps), int(w[w_.AT_ENTRY]), int(w[w_.AT_SLOT]))
+
+
+def _shorter(steps: list[int]) -> list[list[int]]:
+    """List schedules that are a little less than ``steps``: without one step, without two, with fewer permits."""
+    found = [steps[:at] + steps[at + 1 :] for at in range(len(steps))]
+    found += [
+        steps[:first] + steps[first + 1 : second] + steps[second + 1 :]
+        for first in range(len(steps))
+        for second in range(first + 1, len(steps))
+    ]
+    for at, number in enumerate(steps):
+        kind, name, detail = s_.kind_of(number), s_.name_of(number), s_.detail_of(number)
+        if kind in (s_.JOIN, s_.STORE):
+            found += [[*steps[:at], s_.step(kind, name, less), *steps[at + 1 :]] for less in range(detail)]
+    return found

@@ -1,0 +1,133 @@
+"""The state that the steps of a schedule change: the dispatcher's, reads in flight, and what was ever sent.
+
+All arrays of a hunt lie in one buffer, so that a schedule begins with one copy, and two states are compared by one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dispatch_core.arrays.structs import by_address
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.state import I8, I64, NOBODY, State
+from dispatch_core.errors import IllegalTransitionError
+
+#: Entries that a schedule may store.
+MAX_ENTRIES: Final = 12
+#: Replay reads in flight: more than one only where a cancelled read makes the dispatcher forget one (#23384).
+MAX_REPLAYS: Final = 2
+
+# scalars
+NODE: Final = 0  # of the selector (``ownership``)
+STORED: Final = 1  # entries
+READ_LIMIT: Final = 2  # most entries of the normal read in flight
+READ_WAITED: Final = 3  # it found nothing when it was issued
+REPLAYS: Final = 4  # replay reads in flight
+TIMER: Final = 5  # a read attempt is due when the broker's back-off is over
+BROKEN: Final = 6  # the promise that is broken, 0 = none
+AT_ENTRY: Final = 7  # the entry that shows it
+AT_SLOT: Final = 8  # the consumer that it was sent to
+MOVE: Final = 9  # the move that ``ownership`` does not know yet
+# rules of the profile
+CLASSIC: Final = 10
+RELEASES_WON: Final = 11  # hashes that come back are released (#24736)
+EMPTY_WHEN_WAITED: Final = 12  # a read that waited comes back empty (before #24898)
+CANCEL_CLEARS_REPLAY: Final = 13  # #23384, until #23855
+N_SCALARS: Final = 14
+
+
+@by_address
+class World(NamedTuple):
+    """The surroundings of a dispatcher in a hunt; entries are ordinals, consumers slots.
+
+    ``slot_of_name``: the slot of a connected name, or ``NOBODY``; ``turn_of_name``: which of its two slots is next.
+    ``replays``: the entries of replay reads in flight, ``MAX_ENTRIES`` for each; ``replay_sizes``: their numbers.
+    """
+
+    w: I64
+    slot_of_name: I64
+    turn_of_name: I64
+    ever_sent: I8
+    replays: I64
+    replay_sizes: I64
+    entries: I64
+    plan: I64
+    outcome: I64
+    attempts: I64
+
+
+def new_world(names: int) -> World:
+    """Make the world of a dispatcher that nobody has connected to."""
+    room = MAX_ENTRIES + 4
+    return World(
+        w=np.zeros(N_SCALARS, np.int64),
+        slot_of_name=np.full(names, NOBODY, np.int64),
+        turn_of_name=np.zeros(names, np.int64),
+        ever_sent=np.zeros(MAX_ENTRIES, np.uint8),
+        replays=np.zeros(MAX_REPLAYS * MAX_ENTRIES, np.int64),
+        replay_sizes=np.zeros(MAX_REPLAYS, np.int64),
+        entries=np.zeros(room, np.int64),
+        plan=np.zeros(room, np.int64),
+        outcome=np.zeros(room, np.int64),
+        attempts=np.zeros(1 + 2 * room, np.int64),
+    )
+
+
+Arrays = TypeVar("Arrays", bound=NamedTuple)
+
+#: Arrays whose values mean nothing between two steps.
+_SCRATCH: Final = frozenset(
+    {
+        *("hash_blocked", "left", "left_stamp", "limit", "seen_stamp", "held_stamp"),
+        *("batch_messages", "batch_acked", "batch_entries"),
+        *("drain_attempts", "drain_listed", "cleared_total", "drain_stats", "redelivery_count"),
+        *("entries", "plan", "outcome", "attempts"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A state and a world in one buffer of 64-bit words; ``matters``: 0 where a word is scratch, else all bits set."""
+
+    state: State
+    world: World
+    words: I64
+    matters: I64
+
+
+def arena(state: State, world: World) -> Arena:
+    """Copy the arrays of a state and a world into one buffer."""
+    named = [*state._asdict().items(), *world._asdict().items()]
+    sizes = [-(-array.nbytes // 8) for _, array in named]
+    words = np.zeros(sum(sizes), np.int64)
+    matters = np.zeros(len(words), np.int64)
+    views: list[npt.NDArray[Any]] = []
+    at = 0
+    for (name, array), size in zip(named, sizes, strict=True):
+        view = words[at : at + size].view(array.dtype)[: len(array)]
+        view[:] = array
+        views.append(view)
+        matters[at : at + size] = 0 if name in _SCRATCH else -1
+        at += size
+    own = len(state)
+    matters[st_.STAMP] = 0  # the scalars of the state come first
+    return Arena(State(*views[:own]), World(*views[own:]), words, matters)
+
+
+def fresh(prototype: State, names: int, rules: Sequence[tuple[int, int]]) -> Arena:
+    """Make the arena of a hunt from the empty state of a dispatcher; ``rules``: scalars of the world that a profile sets."""
+    if len(prototype.deleted) != MAX_ENTRIES:
+        raise IllegalTransitionError(
+            f"a hunt has room for {MAX_ENTRIES} entries, the state for {len(prototype.deleted)}",
+            rule="a hunt has a fixed window",
+        )
+    world = new_world(names)
+    for at, value in rules:
+        world.w[at] = value
+    return arena(prototype, world)

@@ -1,0 +1,150 @@
+"""Schedules that break a promise: found, shrunk, confirmed by the dispatcher of the core."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from functools import lru_cache
+
+import pytest
+
+from dispatch_core.broker.profiles import Profile, resolve
+from dispatch_core.errors import UnsupportedRuleError
+from dispatch_core.hunt import promises
+from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt.replayed import Replay
+from dispatch_core.hunt.search import Find, Hunter
+
+KEYS = ("key-197", "key-215", "key-132")
+RANGE = {"subscriptionKeySharedUseConsistentHashing": False}
+RING = {"subscriptionKeySharedUseConsistentHashing": True}
+CLASSIC = {"subscriptionKeySharedUseClassicPersistentImplementation": True, **RANGE}
+#: Chunks of ``AT_ONCE`` schedules that a test plays.
+CHUNKS = 15
+
+
+@lru_cache
+def profile(version: str, consistent_hashing: bool = False, classic: bool = False) -> Profile:
+    return resolve(version, {**(CLASSIC if classic else {}), **(RING if consistent_hashing else RANGE)})
+
+
+@lru_cache
+def finds(version: str, classic: bool = False) -> tuple[Find, ...]:
+    """The shrunk finds of so many chunks of a release, with the same seed for all releases."""
+    hunter = Hunter(profile(version, classic=classic), KEYS, seed=3)
+    found = (hunter.random() for _ in range(CHUNKS))
+    return tuple(hunter.shrink(find) for find in found if find is not None)
+
+
+def causes(found: Iterable[Find]) -> set[tuple[str, str]]:
+    return {(find.name, find.cause) for find in found}
+
+
+# --- the steps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        profile("4.2.4"),
+        profile("4.0.0", consistent_hashing=True),
+        profile("3.0.17"),
+        profile("4.2.4", classic=True),
+        profile("4.0.0-preview.1"),
+    ],
+    ids=lambda rules: rules.name,
+)
+def test_compiled_steps_and_the_dispatcher_of_the_core_come_to_the_same(rules: Profile) -> None:
+    """The entries that are left when a schedule is over, of 200 random schedules."""
+    rng, hunter = random.Random(5), Hunter(rules, KEYS)
+    compared = 0
+    for _ in range(200):
+        steps = [rng.choice(s_.all_steps()) for _ in range(rng.randint(5, 30))]
+        find = hunter.play(steps)
+        if find is not None and find.promise != promises.STUCK:
+            continue  # it ends where the promise is broken
+        replay = Replay(rules, KEYS, steps)
+        replay.settle()
+        assert hunter.entries_left() == replay.entries_left(), [s_.describe(step) for step in steps]
+        compared += 1
+    assert compared > 50
+
+
+def test_the_same_seed_plays_the_same_schedules() -> None:
+    first, second, other = (Hunter(profile("4.0.0"), KEYS, seed=seed) for seed in (1, 1, 2))
+    found = [[hunter.random() for _ in range(3)] for hunter in (first, second, other)]
+    assert found[0] == found[1] != found[2]
+    assert (first.played, first.steps) == (second.played, second.steps)
+
+
+def test_only_key_shared_is_hunted() -> None:
+    with pytest.raises(UnsupportedRuleError, match="only Key_Shared"):
+        Hunter(resolve("4.2.4", subscription_type="Shared"), KEYS)
+
+
+# --- known faults ----------------------------------------------------------------------------------------------------
+
+HASH_NEVER_FREE = ("stuck", "draining_hash")
+REWIND_WAITS = ("stuck", "rewind_waits")
+
+
+def test_a_hash_that_comes_back_and_goes_again_is_stuck_in_4_0_0_and_not_since_4_0_7() -> None:
+    """#24736, in at most 7 steps."""
+    assert HASH_NEVER_FREE in causes(finds("4.0.0"))
+    assert HASH_NEVER_FREE not in causes(finds("4.0.7"))
+    shortest = min(
+        (find for find in finds("4.0.0") if (find.name, find.cause) == HASH_NEVER_FREE),
+        key=lambda find: len(find.steps),
+    )
+    assert len(shortest.steps) <= 7
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "4.0.7", "4.2.4"])
+def test_draining_hashes_never_split_a_key(version: str) -> None:
+    """PIP-379."""
+    assert {name for name, _ in causes(finds(version))} & {"split_key", "out_of_order"} == set()
+
+
+@pytest.mark.parametrize(
+    ("version", "classic"), [("3.0.17", False), ("4.2.4", True), ("4.0.0-preview.1", False)]
+)
+def test_earlier_rules_split_a_key(version: str, classic: bool) -> None:
+    """The motives that PIP-282 and PIP-379 name: a key moves while entries of it are pending."""
+    assert "split_key" in {name for name, _ in causes(finds(version, classic))}
+
+
+def test_the_rewind_that_waits_for_a_normal_read() -> None:
+    """All consumers leave while a replay read is in flight: the next one waits until something is stored."""
+    hunter = Hunter(profile("4.2.4"), KEYS)
+    steps = [
+        s_.step(s_.JOIN, 0, 2),
+        s_.step(s_.STORE),
+        s_.step(s_.STORE),
+        s_.READ_STEP,
+        s_.step(s_.NACK_FIRST, 0),
+        s_.step(s_.LEAVE, 0),
+        s_.step(s_.JOIN, 1, 0),
+    ]
+    find = hunter.play(steps)
+    assert find is not None
+    shrunk = hunter.shrink(find)
+    assert (shrunk.name, shrunk.cause, shrunk.entry) == (*REWIND_WAITS, 1)
+    assert len(shrunk.steps) == len(steps)
+    assert hunter.play([*steps[:-1], s_.REPLAY_STEP, steps[-1]]) is None  # the read ends before anybody comes
+
+
+# --- shrinking -------------------------------------------------------------------------------------------------------
+
+
+def test_no_step_of_a_shrunk_schedule_can_be_left_out() -> None:
+    hunter = Hunter(profile("4.0.0"), KEYS, seed=7)
+    found = hunter.random()
+    assert found is not None
+    shrunk = hunter.shrink(found)
+    assert len(shrunk.steps) < len(found.steps)
+    again = hunter.play(shrunk.steps)
+    assert again is not None
+    assert again.promise == found.promise
+    for at in range(len(shrunk.steps)):
+        shorter = hunter.play(shrunk.steps[:at] + shrunk.steps[at + 1 :])
+        assert shorter is None or shorter.promise != found.promise

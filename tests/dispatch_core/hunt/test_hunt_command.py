@@ -1,0 +1,78 @@
+"""``dispatch-audit hunt``: what it prints, and the files of a find."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatch_core.cli.main import main
+
+RANGE = "subscriptionKeySharedUseConsistentHashing=false"
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Run the command with ``--json``; return its exit code and its objects."""
+    code = main(["hunt", *arguments, "--json"])
+    return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_find_has_a_log_scripts_and_a_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "hunt"
+    code, (find, *others, totals) = rows_of(
+        capsys, *("--broker-version", "4.0.0", "--set", RANGE, "--promise", "stuck"),
+        *("--schedules", "200000", "--seed", "3", "--out", str(out)),
+    )  # fmt: skip
+    assert code == 1
+    assert totals["found"] == 1 + len(others)
+    assert totals["schedules"] >= 200_000
+    stuck = next(row for row in (find, *others) if row["cause"] == "draining_hash")
+    assert "never comes" in stuck["outcome"]
+    assert stuck["steps"][-1].startswith("c")
+    assert set(stuck["files"]) == {"log", "StuckKeyTest.java", "walk.py", "report.md"}
+    assert "#24736" in Path(stuck["files"]["report.md"]).read_text(encoding="utf-8")
+    assert main(["audit", stuck["files"]["log"]]) == 1
+    assert "a fault of 4.0.0 to 4.0.6 and 4.1.0" in capsys.readouterr().out
+
+
+def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--broker-version", "4.2.4", "--set", RANGE, "--promise", "order", "--schedules", "20000"]
+    code, rows = rows_of(capsys, *arguments)
+    assert (code, [row["found"] for row in rows]) == (0, [0])
+    assert main(["hunt", *arguments]) == 0
+    assert "no promise was broken" in capsys.readouterr().out
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(["hunt", "--broker-version", "4.0.0", "--set", RANGE, "--schedules", "20000", "--seed", "3"])
+        == 1
+    )
+    text = capsys.readouterr().out
+    assert "4.0.0 sticky key, draining hashes, auto-split hash range: " in text
+    assert "    1. " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--broker-version", "4.2.4", "--schedules", "0"], "'0' is no number of schedules above 0"),
+        (["--broker-version", "nine"], "nine"),
+        ([], "--broker-version"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(["hunt", *arguments])
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_occupied_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept").write_text("x")
+    assert main(["hunt", "--broker-version", "4.2.4", "--out", str(tmp_path), "--schedules", "1"]) == 2
+    assert "is occupied" in capsys.readouterr().err
