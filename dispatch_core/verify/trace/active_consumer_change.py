@@ -84,6 +84,8 @@ class ActiveChangeVerifier(CursorDriver):
         self._tail_until_us = 0  # till then the delay's task may not be through
         self._lost: Line | None = None  # a change that the end of the delay's task may have swallowed
         self._redeliveries: deque[Line] = deque()
+        # Line of the cause of the last rewind, and the read position before it: the rewind's own line comes later.
+        self._before_rewind: tuple[int, int] = (0, 0)
         self._issued_at: deque[int] = deque()  # seq of the issue of each read in flight
         self._acks = AckHistory()
 
@@ -207,6 +209,7 @@ class ActiveChangeVerifier(CursorDriver):
         return True
 
     def _begin_change(self, _: bool) -> None:
+        self._before_rewind = self._line.seq, int(self.core.state.s[READ_POSITION])
         step, notified = self.core.begin_active_change()
         if step is ActiveChange.AT_ONCE:
             self._rewinds += 1
@@ -313,6 +316,7 @@ class ActiveChangeVerifier(CursorDriver):
                 self._differ("active", "the failover delay runs", "it does not", decisions=0, racing=racing)
                 self.core.delay_never_began()
             if self.core.hears_redelivery(asked):
+                self._before_rewind = self._line.seq, int(self.core.state.s[READ_POSITION])
                 self.core.redeliver(asked, cancelled=cancelled)
                 if cancelled and self._issued_at:
                     self._issued_at.pop()

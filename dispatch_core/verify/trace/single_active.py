@@ -97,6 +97,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         # The read position before an ack on its way that moves mark-delete beyond it.
         self._read_before_ack: int | None = None
         self._rewound: _Rewound | None = None
+        self._moving: tuple[int, int] | None = None  # line of a move of the cursor, mark-delete before it
 
     # See ``Driver``: lines that the thread of a connection writes.
     _before_flow = _before_flow_counted = PositionsDriver._effects_are_over
@@ -461,6 +462,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return found
         if self._rewound is not None and recorded in self._rewound.positions:
             return self._rewound.seq
+        if self._rewinds and recorded == self._before_rewind[1]:
+            return self._before_rewind[0]
+        if self._moving is not None and recorded == self._moving[1] + 1:
+            return self._moving[0]
         moved = self._moved_by_read(recorded)
         if moved is not None or not self._issued_at:
             return moved
@@ -500,11 +505,26 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             read_position = max(self._read_before_ack, mark_delete + 1)
         return read_position, mark_delete
 
+    def _move_forward(self, line: Line, target: int) -> None:
+        """See ``CursorDriver``. A move may take effect behind its line, until the line of mark-delete."""
+        self._moving = line.seq, self._positions_now()[1]
+        super()._move_forward(line, target)
+
+    def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
+        """See ``PositionsDriver``."""
+        found = super()._mark_delete_racing(line, recorded)
+        if found is None and self._moving is not None and recorded == self._moving[1]:
+            return self._moving[0]
+        return found
+
     def _change_cursor_ordinals(self, drop: int) -> None:
         """See ``CursorDriver``."""
         super()._change_cursor_ordinals(drop)
         if self._read_before_ack is not None:
             self._read_before_ack -= drop
+        self._before_rewind = self._before_rewind[0], self._before_rewind[1] - drop
+        if self._moving is not None:
+            self._moving = self._moving[0], self._moving[1] - drop
         if self._rewound is not None:
             self._rewound.positions = {position - drop for position in self._rewound.positions}
 
@@ -523,6 +543,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
 
     def _on_mark_delete(self, line: Line) -> None:
         super()._on_mark_delete(line)
+        self._moving = None
         self._compare_moved(line)
 
     def _compare_rewound(self, line: Line) -> None:

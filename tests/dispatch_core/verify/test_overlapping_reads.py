@@ -9,6 +9,7 @@ Recordings of 4.0.0 (tests/data/races), where the end of any read lets the dispa
 - ``soak-5373-second-failover-ring-racing``: consumer 2 is removed at 48, and the read before asks for one entry.
 - ``soak-5393-second-range-racing``: a read for one entry goes over two acknowledged ones first.
 - ``soak-5659-first-failover-racing``: a read for a consumer that has left returns nothing at 51, and the cursor rewinds.
+- ``soak-5711-first-failover-ring-racing``: a skip is logged at 231, a rewind at 232, and mark-delete moves at 235.
 - ``soak-5435-failover-racing``: a read returns entries that were acknowledged after it was issued, in part before.
 """
 
@@ -50,6 +51,7 @@ def divergent(result: Verification) -> set[int]:
         ("soak-5393-second-range-racing", {28, 44, 53, 54, 69}),
         ("soak-5435-failover-racing", {515, 516}),
         ("soak-5659-first-failover-racing", set()),
+        ("soak-5711-first-failover-ring-racing", {231, 232, 234}),
     ],
 )
 def test_the_recordings_are_clean(name: str, uncertain: set[int]) -> None:
@@ -144,3 +146,17 @@ def test_an_entry_acknowledged_before_the_read_is_not_read(tmp_path: Path) -> No
 def test_a_read_that_returns_nothing_does_not_move_the_position(tmp_path: Path, shown: str) -> None:
     result = changed("soak-5659-first-failover-racing", tmp_path, 51, read_position=shown)
     assert 51 in divergent(result)
+
+
+@pytest.mark.parametrize(("seq", "field", "shown"), [
+    (231, "read_position", "245:40"),
+    (232, "mark_delete", "245:5"),
+    (232, "read_position", "245:5"),
+    (234, "read_position", "245:5"),
+    (235, "mark_delete", "245:18"),
+])  # fmt: skip
+def test_a_move_under_way_shows_its_beginning_or_its_end(
+    tmp_path: Path, seq: int, field: str, shown: str
+) -> None:
+    result = changed("soak-5711-first-failover-ring-racing", tmp_path, seq, **{field: shown})
+    assert seq in divergent(result)

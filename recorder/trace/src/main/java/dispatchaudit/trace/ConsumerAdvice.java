@@ -46,6 +46,18 @@ public final class ConsumerAdvice {
         }
     }
 
+    public static final class RequestAll {
+        @Advice.OnMethodEnter(suppress = Throwable.class)
+        public static void enter() {
+            ConsumerLines.requestsAll(true);
+        }
+
+        @Advice.OnMethodExit(suppress = Throwable.class, onThrowable = Throwable.class)
+        public static void exit() {
+            ConsumerLines.requestsAll(false);
+        }
+    }
+
     public static final class NotifyActive {
         @Advice.OnMethodEnter(suppress = Throwable.class)
         public static void enter(@Advice.This Consumer consumer, @Advice.Argument(0) Consumer active) {

@@ -11,6 +11,8 @@ import org.apache.pulsar.common.api.proto.CommandAck.AckType;
 
 /** Lines about a connection: what it is sent, and the commands of its client. */
 public final class ConsumerLines {
+    private static final ThreadLocal<Boolean> REQUESTS_ALL = ThreadLocal.withInitial(() -> false);
+
     private ConsumerLines() {
     }
 
@@ -38,6 +40,16 @@ public final class ConsumerLines {
             Tracing.line("send_returned", consumer, (trace, number) -> TraceLine.of("send_returned", number)
                     .set("written", write.isDone()).set("permits_after", consumer.getAvailablePermits()));
         }
+    }
+
+    /** A request for everything, which reaches the dispatcher as a list of all that is pending, begins or ends. */
+    public static void requestsAll(boolean begins) {
+        REQUESTS_ALL.set(begins);
+    }
+
+    /** Whether the redelivery request of this thread is one for everything. */
+    static boolean requestsAll() {
+        return REQUESTS_ALL.get();
     }
 
     public static void flow(Consumer consumer, int permits) {

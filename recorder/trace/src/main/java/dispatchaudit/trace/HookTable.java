@@ -39,6 +39,7 @@ final class HookTable {
                         ConsumerAdvice.Send.class, List.of(), List.of("sent", "send_returned")),
                 hook(type, "flowPermits(int)", ConsumerAdvice.Flow.class, "flow", "flow_counted"),
                 hook(type, "messageAcked(CommandAck)", ConsumerAdvice.Ack.class, "ack"),
+                hook(type, "redeliverUnacknowledgedMessages(long)", ConsumerAdvice.RequestAll.class, "redeliver"),
                 hook(type, "notifyActiveConsumerChange(Consumer)", ConsumerAdvice.NotifyActive.class, "active_notified"));
     }
 

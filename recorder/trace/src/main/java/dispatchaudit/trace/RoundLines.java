@@ -97,7 +97,7 @@ public final class RoundLines {
     public static void redeliver(Consumer consumer, Collection<? extends Position> positions) {
         Tracing.line("redeliver", consumer, (trace, number) -> {
             TraceLine line = TraceLine.of("redeliver", number);
-            return positions == null ? line : line.positions(Places.of(positions));
+            return positions == null || ConsumerLines.requestsAll() ? line : line.positions(Places.of(positions));
         });
     }
 
