@@ -27,6 +27,7 @@ from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import Command
@@ -153,6 +154,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _on_flow(self, line: Line) -> None:
         self._compare_counters(line, ("blocked",), lambda c: (c.blocked,), since=line.seq)
+        self._begin_limit_by(line)
         super()._on_flow(line)
 
     def _on_flow_counted(self, line: Line) -> None:
@@ -317,14 +319,45 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         ]
 
     def _with_limit_to_come(self, found: list[Counters]) -> list[Counters]:
-        """Return the values under a policy's limit whose line comes soon: a recorder asks for policies now and then."""
+        """Return the values under a policy's limit whose line comes soon."""
+        to_come = self._limit_to_come()
+        if to_come is None:
+            return []
+        line, limit = to_come
+        return [c._replace(limit=limit.value, racing=max(line.seq, c.racing)) for c in found]
+
+    def _limit_to_come(self) -> tuple[Line, Limit] | None:
+        """Return a limit of unacknowledged messages whose line comes soon: a recorder asks for policies now and then."""
         for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
             if line.t_us - self._line.t_us > POLICIES_ASKED_EVERY_US:
                 break
             limit = limits_in_force.of_line(line) if line.kind == "limit" else None
             if limit is not None and limit.active and limit.what in limits_in_force.UNACKED:
-                return [c._replace(limit=limit.value, racing=max(line.seq, c.racing)) for c in found]
-        return []
+                return line, limit
+        return None
+
+    def _begin_limit_by(self, flow: Line) -> None:
+        """Put a limit in force whose line is to come, if a flow shows it: the consumer is blocked, and else would not be."""
+        consumer = who(flow)
+        if self.core.is_blocked(consumer) or not self._counted_as_blocked(flow):
+            return
+        to_come = self._limit_to_come()
+        if to_come is None or self.core.unacked(consumer) < (to_come[1].value or 0):
+            return
+        line, limit = to_come
+        reason = "the limit may have been in force before its line"
+        self._differ(
+            "state", f"{limit.what} begins later", "it blocks", decisions=0, racing=(line.seq, reason)
+        )
+        self._limits.take(limit)
+        self._limits_changed()
+
+    def _counted_as_blocked(self, flow: Line) -> bool:
+        """Check whether the consumer of a flow is blocked when its permits are counted."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.kind == "flow_counted" and line.consumer == flow.consumer:
+                return bool(line.recorded["blocked_after"])
+        return False
 
     def _without_connection(self, consumer: int, found: list[Counters]) -> list[Counters]:
         """Return the values of a consumer whose connection has broken: it has no usable permits until it is removed.

@@ -5,13 +5,15 @@ permit. Its acknowledgement at line 385 unblocks it, although it still has 7 una
 recorder asks for policies once a second, and its line is 418. Line 424 shows what the consumer may take.
 
 In ``4.0.0/soak-5619-first-sticky-racing`` such a limit begins: line 264 shows a consumer without usable permits, 266 is its
-line.
+line. In ``4.0.0/soak-5665-range-racing`` the flow of line 354 finds its consumer blocked by a limit whose line is 572.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from dispatch_core.verify.trace.shown_state import POLICIES_ASKED_EVERY_US
 from tests.dispatch_core.verify import tampering as t
@@ -57,3 +59,28 @@ def test_a_limit_that_begins_much_later_explains_nothing(tmp_path: Path) -> None
             line["t_us"] += 2 * POLICIES_ASKED_EVERY_US
     result = t.verified(t.copy_with(BEGINS, trace, tmp_path))
     assert NO_PERMITS in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
+
+
+BLOCKS: Final = BEGINS.parent / "soak-5665-range-racing"
+FLOW, COUNTED, LIMIT_LINE = 354, 355, 572
+
+
+def test_a_flow_shows_that_the_limit_is_in_force() -> None:
+    result = t.verified(BLOCKS)
+    assert result.tally.total("divergent") == 0
+    (found,) = [
+        finding for finding in result.tally.findings if finding.status == "uncertain" and finding.seq == FLOW
+    ]
+    assert found.racing_seq == LIMIT_LINE
+
+
+@pytest.mark.parametrize("change", ["no limit", "not blocked"])
+def test_a_flow_that_is_parked_needs_the_limit(tmp_path: Path, change: str) -> None:
+    trace = t.raw(BLOCKS)
+    for line in trace[1:]:
+        if change == "no limit" and line.get("seq") == LIMIT_LINE:
+            line["value"] = 10_000
+        if change == "not blocked" and line.get("seq") == COUNTED:
+            line["blocked_after"] = False
+    result = t.verified(t.copy_with(BLOCKS, trace, tmp_path))
+    assert COUNTED in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
