@@ -138,11 +138,11 @@ def _search(profile: Profile, options: argparse.Namespace) -> _Hunt:
     wanted = {name for promise in options.promise or _PROMISES for name in _PROMISES[promise]}
     hunt = _Hunt()
     began = time.monotonic()
-    for hunter in _hunters(profile, options.seed):
+    for hunter in _hunters(profile, options.seed, wanted):
         hunt.keys += 1
         for _ in range(_CHUNKS_PER_KEYS):
             find = hunter.random()
-            if find is not None and find.name in wanted:
+            if find is not None:
                 _note(hunt, hunter, find)
             hunt.seconds = time.monotonic() - began
             played = hunt.played + hunter.played
@@ -155,13 +155,13 @@ def _search(profile: Profile, options: argparse.Namespace) -> _Hunt:
     raise AssertionError("there is always another seed")
 
 
-def _hunters(profile: Profile, seed: int) -> Iterator[Hunter]:
+def _hunters(profile: Profile, seed: int, wanted: set[str]) -> Iterator[Hunter]:
     """Yield hunters for three keys each, without end; the same seed yields the same ones."""
     from dispatch_core.hunt.search import Hunter
 
     while True:
         keys = random.Random(seed).sample(range(_MANY_KEYS), 3)  # noqa: S311 - no secret
-        yield Hunter(profile, [f"key-{key}" for key in keys], seed=seed)
+        yield Hunter(profile, [f"key-{key}" for key in keys], seed=seed, wanted=wanted)
         seed += 1
 
 

@@ -251,7 +251,7 @@ def acknowledge(st: State, world: World, entry: int) -> None:
         flow_freed(st, world, done.holder, done.flows, done.permits)
         if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
             attempt(st, world)
-    if st.s[st_.MARK_DELETE] != before and st.s[st_.IN_ORDER] == 1:
+    if st.s[st_.MARK_DELETE] != before:
         freed = False
         if world.w[w_.CLASSIC] == 1:
             freed = read_position.prune(st)
@@ -259,6 +259,8 @@ def acknowledge(st: State, world: World, entry: int) -> None:
             freed = last_sent_position.prune(st)
         if freed:
             attempt(st, world)
+        if st.s[st_.TRIMS_TO_MARK_DELETE] == 1:
+            world.w[w_.TIMER] = 1
     if st.s[st_.DRAIN_NOTICE] != 0:
         st.s[st_.DRAIN_NOTICE] = 0
         world.w[w_.TIMER] = 1
@@ -269,6 +271,7 @@ def request(st: State, world: World, slot: int, entry: int) -> int:
     """Take a request for one entry that a consumer holds."""
     world.entries[0] = entry
     flows = commands.redeliver(st, slot, world.entries[:1], False, world.outcome[:0])
+    attempt(st, world)
     flow_freed(st, world, slot, flows.notices, flows.permits)
     return result_of(world)
 
@@ -277,6 +280,7 @@ def request(st: State, world: World, slot: int, entry: int) -> int:
 def request_all(st: State, world: World, slot: int) -> int:
     """Take a request for everything that a consumer holds."""
     flows = commands.redeliver_all(st, slot, 0, world.w[w_.STORED], world.outcome[:0])
+    attempt(st, world)
     flow_freed(st, world, slot, flows.notices, flows.permits)
     return result_of(world)
 
@@ -432,7 +436,8 @@ def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
 def settle(st: State, world: World, names: int) -> int:
     """Let clients acknowledge all that they hold and grant permits, and reads complete, until nothing moves.
 
-    Returns ``BROKEN`` if an entry is left then that a connected consumer owns, or if a step breaks a promise.
+    As a client does, a consumer grants permits when it has none left. The broker attempts a read where something triggers
+    it. Returns ``BROKEN`` if an entry is left then that a connected consumer owns, or if a step breaks a promise.
     """
     w = world.w
     if st.s[st_.N_CONSUMERS] == 0:
@@ -450,8 +455,8 @@ def settle(st: State, world: World, names: int) -> int:
                     grant(st, world, slot, _MANY_PERMITS)
         complete_replay_read(st, world)
         complete_normal_read(st, world)
-        w[w_.TIMER] = 0
-        attempt(st, world)
+        if w[w_.TIMER] == 1:
+            run_timer(st, world)
         if w[w_.BROKEN] != promises.KEPT:
             return BROKEN
         left = left_over(st, world)
@@ -462,6 +467,20 @@ def settle(st: State, world: World, names: int) -> int:
             break
     promises.note_stuck(st, world)
     return BROKEN
+
+
+@compiled_inside
+def run_timer(st: State, world: World) -> None:
+    """End the broker's timer: attempt a read. A normal read that has waited beside a replay set is cancelled first.
+
+    Source: RescheduleReadHandler, reScheduleReadInMs.
+    """
+    w = world.w
+    w[w_.TIMER] = 0
+    waits = st.s[st_.PENDING_READ] == 1 and w[w_.READ_WAITED] == 1 and not is_readable(st, world)
+    if waits and w[w_.CLASSIC] == 0 and st.s[st_.N_REPLAY] > 0:
+        cancel_read(st, world)
+    attempt(st, world)
 
 
 @compiled_inside

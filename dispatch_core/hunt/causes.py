@@ -23,6 +23,10 @@ SENTENCES: Final = {
         "read waits for an entry that is not stored yet"
     ),
     "replay_read_forgotten": "a replay read was forgotten, so no other is issued",
+    "normal_read_waits": (
+        "a round could send nothing, so the next attempt passed the replay set over once, to read on: that read waits for "
+        "an entry that is not stored yet, and nothing else makes the broker look at the replay set"
+    ),
     "reads_twice": "the cursor rewound, or a replay read was issued, while a read of the same entry was in flight",
     "after_a_request": "a redelivery request moved an entry to the replay set while later ones of its key stayed pending",
     "after_a_leave": "a consumer left while a read was in flight",
@@ -49,7 +53,10 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
     gate = (
         NOBODY if slot == NOBODY else int(first_gate_for(st, classic, slot, entry, bool(st.in_replay[entry])))
     )
-    return GATES[gate] if gate > 0 else "no_read"
+    name = GATES[gate] if gate > 0 else "no_read"
+    if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name != "draining_hash":
+        return "normal_read_waits"
+    return name
 
 
 def sentence_of(cause: str) -> str:

@@ -66,6 +66,7 @@ class Replay:
         self._limit: int | None = None  # of the normal read in flight
         self._waited = False
         self._replays: list[list[int]] = []
+        self._timer = False
         for step in schedule:
             self._take(step)
 
@@ -79,7 +80,8 @@ class Replay:
                     self._grant(number, _MANY_PERMITS)
             self._complete_replay()
             self._complete_normal()
-            self._attempt()
+            if self._timer:
+                self._run_timer()
             if self.core.state.deleted[: self._stored].all():
                 return
 
@@ -114,12 +116,14 @@ class Replay:
         elif kind == s_.NACK_ALL:
             self._write("redeliver", number)
             done = self.core.redeliver(number, pending, everything=True)
+            self._attempt()
             self._flow(number, done.flows)
         elif not pending:
             return
         elif kind == s_.NACK_FIRST:
             self._write("redeliver", number, positions=self._positions(pending[:1]))
             done = self.core.redeliver(number, pending[:1])
+            self._attempt()
             self._flow(number, done.flows)
         else:
             self._ack(number, pending[-1] if kind == s_.ACK_LAST else pending[0])
@@ -175,8 +179,21 @@ class Replay:
             self._flow(done.consumer, done.flows)
             if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
                 self._attempt()
-        if self.core.mark_delete() != before and self._frees():
-            self._attempt()
+        if self.core.mark_delete() != before:
+            if self._frees():
+                self._attempt()
+            self._timer |= self.core.trims_in_attempts()
+        if self.core.state.s[st_.DRAIN_NOTICE]:
+            self.core.state.s[st_.DRAIN_NOTICE] = 0
+            self._timer = True
+
+    def _run_timer(self) -> None:
+        self._timer = False
+        waits = self._limit is not None and self._waited and not self._readable()
+        if waits and not self._classic and self.core.state.s[st_.N_REPLAY] > 0:
+            self.core.read_cancelled()
+            self._limit = None
+        self._attempt()
 
     def _frees(self) -> bool:
         """Free recently joined consumers that mark-delete has reached; returns whether there were any."""
@@ -203,6 +220,10 @@ class Replay:
             entries = [entry for entry in read.entries if entry not in read.already_deleted]
             if entries:
                 self._replays.append(entries)
+            else:
+                self._timer = True
+        elif read.kind == "Backoff":
+            self._timer = True
 
     def _complete_normal(self) -> None:
         there = self._readable()
@@ -229,6 +250,8 @@ class Replay:
         )
         if outcome.sent or (outcome.retry and looks_ahead):
             self._attempt()
+        elif outcome.retry:
+            self._timer = True
 
     # --- the log -------------------------------------------------------------------------------------------------
 

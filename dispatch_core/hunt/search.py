@@ -7,7 +7,7 @@ step can be left out of the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,8 +35,8 @@ LONGEST: Final = 26
 AT_ONCE: Final = 20_000
 
 # what compiled code reports
-PLAYED, STEPS, FOUND, RANDOM = range(4)
-N_REPORTED: Final = 4
+PLAYED, STEPS, FOUND, RANDOM, WANTED = range(5)
+N_REPORTED: Final = 5
 
 _DISPATCHERS: Final = {
     Dispatcher.KEY_SHARED: KeySharedDispatcher,
@@ -109,7 +109,8 @@ def play_random(
 ) -> int:
     """Play random schedules until one breaks a promise, the selector is asked, or ``AT_ONCE`` are played.
 
-    The numbers of the last schedule are in ``steps``, its length in ``report[FOUND]``.
+    The numbers of the last schedule are in ``steps``, its length in ``report[FOUND]``. ``report[WANTED]`` has a bit for each
+    promise that is searched for; schedules that break others are passed over.
     """
     names = len(world.slot_of_name)
     for _ in range(AT_ONCE):
@@ -134,7 +135,7 @@ def play_random(
             return came_to
         report[PLAYED] += 1
         report[STEPS] += taken
-        if came_to == BROKEN:
+        if came_to == BROKEN and (report[WANTED] >> world.w[w_.BROKEN]) & 1 == 1:
             report[FOUND] = taken
             return came_to
     return broker_steps.DONE
@@ -146,10 +147,18 @@ def play_random(
 class Hunter:
     """Plays schedules on the Key_Shared dispatcher of a profile.
 
-    ``keys``: names of the keys that entries may have. Raises ``UnsupportedRuleError`` for other dispatchers.
+    ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. Raises
+    ``UnsupportedRuleError`` for other dispatchers.
     """
 
-    def __init__(self, profile: Profile, keys: Sequence[str], *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        keys: Sequence[str],
+        *,
+        seed: int = 0,
+        wanted: Collection[str] = tuple(promises.NAMES.values()),
+    ) -> None:
         if profile.dispatcher not in _DISPATCHERS:
             raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be hunted")
         self.profile = profile
@@ -175,6 +184,7 @@ class Hunter:
         self._choices = np.array(s_.all_steps(keys=len(keys)), np.int64)
         self._steps = np.zeros(LONGEST + 1, np.int64)
         self.report = np.zeros(N_REPORTED, np.int64)
+        self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
         self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
 
     @property
@@ -239,10 +249,13 @@ class Hunter:
                 if again is not None and again.promise == find.promise:
                     best, steps, smaller = again, shorter, True
                     break
-        again = self.play(best.steps)
-        assert again is not None
-        cause = causes.cause_of(self._arena.state, self._arena.world, again.promise, best.steps)
-        return replace(again, steps=s_.renamed_names(best.steps), cause=cause)
+        # Consistent hashing goes by names: with other ones the schedule may break nothing.
+        renamed = self.play(s_.renamed_names(best.steps))
+        if renamed is None or renamed.promise != find.promise:
+            renamed = self.play(best.steps)
+        assert renamed is not None
+        cause = causes.cause_of(self._arena.state, self._arena.world, renamed.promise, renamed.steps)
+        return replace(renamed, cause=cause)
 
     def entries_left(self) -> list[int]:
         """List the stored entries that are not acknowledged at the end of the schedule played last."""

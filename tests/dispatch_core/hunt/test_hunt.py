@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 import pytest
 
@@ -19,8 +20,8 @@ KEYS = ("key-197", "key-215", "key-132")
 RANGE = {"subscriptionKeySharedUseConsistentHashing": False}
 RING = {"subscriptionKeySharedUseConsistentHashing": True}
 CLASSIC = {"subscriptionKeySharedUseClassicPersistentImplementation": True, **RANGE}
-#: Chunks of ``AT_ONCE`` schedules that a test plays.
-CHUNKS = 15
+#: Finds, and chunks without one, after which a test has seen enough.
+ENOUGH: Final = 60
 
 
 @lru_cache
@@ -29,10 +30,10 @@ def profile(version: str, consistent_hashing: bool = False, classic: bool = Fals
 
 
 @lru_cache
-def finds(version: str, classic: bool = False) -> tuple[Find, ...]:
-    """The shrunk finds of so many chunks of a release, with the same seed for all releases."""
-    hunter = Hunter(profile(version, classic=classic), KEYS, seed=3)
-    found = (hunter.random() for _ in range(CHUNKS))
+def finds(version: str, promise: str, classic: bool = False) -> tuple[Find, ...]:
+    """The shrunk finds of a promise in a release, with the same seed for all releases."""
+    hunter = Hunter(profile(version, classic=classic), KEYS, seed=3, wanted=promise.split())
+    found = (hunter.random() for _ in range(ENOUGH if promise == "stuck" else ENOUGH // 4))
     return tuple(hunter.shrink(find) for find in found if find is not None)
 
 
@@ -84,16 +85,17 @@ def test_only_key_shared_is_hunted() -> None:
 
 # --- known faults ----------------------------------------------------------------------------------------------------
 
+ORDER = "split_key out_of_order"
 HASH_NEVER_FREE = ("stuck", "draining_hash")
 REWIND_WAITS = ("stuck", "rewind_waits")
 
 
 def test_a_hash_that_comes_back_and_goes_again_is_stuck_in_4_0_0_and_not_since_4_0_7() -> None:
     """#24736, in at most 7 steps."""
-    assert HASH_NEVER_FREE in causes(finds("4.0.0"))
-    assert HASH_NEVER_FREE not in causes(finds("4.0.7"))
+    assert HASH_NEVER_FREE in causes(finds("4.0.0", "stuck"))
+    assert HASH_NEVER_FREE not in causes(finds("4.0.7", "stuck"))
     shortest = min(
-        (find for find in finds("4.0.0") if (find.name, find.cause) == HASH_NEVER_FREE),
+        (find for find in finds("4.0.0", "stuck") if (find.name, find.cause) == HASH_NEVER_FREE),
         key=lambda find: len(find.steps),
     )
     assert len(shortest.steps) <= 7
@@ -102,7 +104,7 @@ def test_a_hash_that_comes_back_and_goes_again_is_stuck_in_4_0_0_and_not_since_4
 @pytest.mark.parametrize("version", ["4.0.0", "4.0.7", "4.2.4"])
 def test_draining_hashes_never_split_a_key(version: str) -> None:
     """PIP-379."""
-    assert {name for name, _ in causes(finds(version))} & {"split_key", "out_of_order"} == set()
+    assert finds(version, ORDER) == ()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,28 @@ def test_draining_hashes_never_split_a_key(version: str) -> None:
 )
 def test_earlier_rules_split_a_key(version: str, classic: bool) -> None:
     """The motives that PIP-282 and PIP-379 name: a key moves while entries of it are pending."""
-    assert "split_key" in {name for name, _ in causes(finds(version, classic))}
+    assert "split_key" in {find.name for find in finds(version, ORDER, classic)}
+
+
+@pytest.mark.parametrize(("version", "classic"), [("3.0.17", False), ("4.2.4", True)])
+def test_a_normal_read_waits_while_the_replay_set_has_work(version: str, classic: bool) -> None:
+    """As a real classic broker did after a rolling restart: nothing looks at the replay set until something is stored."""
+    assert ("stuck", "normal_read_waits") in causes(finds(version, "stuck", classic))
+
+
+def test_a_look_ahead_needs_more_to_read_since_26236() -> None:
+    assert ("stuck", "normal_read_waits") not in causes(finds("4.2.4", "stuck"))
+
+
+def test_a_schedule_keeps_the_names_that_consistent_hashing_goes_by() -> None:
+    hunter = Hunter(profile("4.0.0", consistent_hashing=True), KEYS, seed=4)
+    for _ in range(20):
+        find = hunter.random()
+        if find is not None:
+            shrunk = hunter.shrink(find)
+            again = hunter.play(shrunk.steps)
+            assert again is not None
+            assert again.promise == find.promise
 
 
 def test_the_rewind_that_waits_for_a_normal_read() -> None:
