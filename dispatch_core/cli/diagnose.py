@@ -25,6 +25,7 @@ from dispatch_core.cli.recordings import (
     seconds,
     set_aside,
 )
+from dispatch_core.cli.selection import add_refused_arguments
 from dispatch_core.diagnose.answers import QUIET, Answer, as_json
 from dispatch_core.diagnose.documents import Statistics, documents_in, moments_of
 from dispatch_core.diagnose.facts import Subscription, subscriptions_of
@@ -42,6 +43,12 @@ _MOST_BYTES: Final = 256 << 20
 _RECORDED: Final = ("messages", "events", "trace")
 _TEXTS: Final = (".json", ".jsonl", ".txt", ".log", ".out", "")
 _BETWEEN_S: Final = 1.2
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {
+    "--from": "the answer is about a moment, and says since when it is so",
+    "--complete": "whatever waits at the moment is named, however short it waits",
+    "--policy": "whatever waits is named, tolerated or not; audit takes a policy",
+}
 
 
 class DiagnoseError(DispatchAuditError):
@@ -71,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also show subscriptions that nothing holds, and all answers of each",
     )
     add_override_arguments(parser)
+    add_refused_arguments(parser, _REFUSED)
     polled = parser.add_argument_group("polling a broker")
     add_broker_arguments(polled, needed=False)
     polled.add_argument(
@@ -89,6 +97,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recorded = parser.add_argument_group("recorded logs")
     recorded.add_argument(
         "--at",
+        "--as-of",
+        "--to",
+        dest="at",
         metavar="TIME",
         help=f"the blockers after the lines up to this time: {TIME_FORMS}; UTC (default: the last line)",
     )
