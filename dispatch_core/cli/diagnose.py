@@ -18,14 +18,13 @@ from dispatch_core.cli.recordings import (
     DAY_S,
     add_link_argument,
     add_override_arguments,
-    dispatchers,
     overrides_given,
     progress,
     read_all,
     seconds,
     set_aside,
 )
-from dispatch_core.cli.selection import add_refused_arguments
+from dispatch_core.cli.selection import Selection, add_refused_arguments
 from dispatch_core.diagnose.answers import QUIET, Answer, as_json
 from dispatch_core.diagnose.documents import Statistics, documents_in, moments_of
 from dispatch_core.diagnose.facts import Subscription, subscriptions_of
@@ -305,17 +304,13 @@ def _logs(options: argparse.Namespace, given: _Input) -> Iterator[tuple[str, Blo
     from dispatch_core.explain.subject import moment_of
 
     overrides = overrides_given(options)
+    selection = Selection(*([] if name is None else [name] for name in (options.topic, options.subscription)))
     for recording in read_all(given.recordings, follow_links=options.follow_links):
         progress("")
         problem = set_aside(recording)
         if problem is not None:
             given.problems.append(f"{problem}; the blockers are found without them")
-        for logs in dispatchers(recording, overrides):
-            if options.topic not in (None, logs[0].topic) or options.subscription not in (
-                None,
-                logs[0].subscription,
-            ):
-                continue
+        for logs in selection.dispatchers(recording, overrides):
             cut = logs
             if options.at is not None:
                 starts = [log.start_t_us for log in logs if log.start_t_us is not None]

@@ -1,6 +1,6 @@
 """JSON Schemas of the lines that ``--json`` prints, one document per command.
 
-``python -m dispatch_core.cli.json_schemas docs`` writes them to ``docs/schemas``, and their table into ``docs/json.md``.
+``python -m dispatch_core.cli.json_schemas docs`` writes them to ``docs/schemas``, and their table into its page ``PAGE``.
 Kinds of findings and other names that the code defines are taken from there.
 
 An object is closed: it has the fields that are listed and no others. A field is required unless its name ends with ``?``.
@@ -24,6 +24,8 @@ from dispatch_core.importers.broker_conf_file import STATUSES
 Schema = Mapping[str, Any]
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+#: The page with the table of the commands and their lines.
+PAGE: Final = "command-line.md"
 _TABLE: Final = re.compile(r"<!-- commands -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
@@ -745,7 +747,7 @@ def text_of(command: str) -> str:
 
 
 def in_step(page: str) -> str:
-    """Return the page ``docs/json.md`` with the table of the commands and their lines."""
+    """Return the page ``docs/command-line.md`` with the table of the commands and their lines."""
     rows = ["| command | line | printed |", "|---|---|---|"]
     for command, lines in LINES.items():
         for number, line in enumerate(lines):
@@ -760,7 +762,7 @@ def main(folder: Path) -> None:
     (folder / "schemas").mkdir(exist_ok=True)
     for command in LINES:
         (folder / "schemas" / f"{command}.json").write_text(text_of(command), encoding="utf-8")
-    page = folder / "json.md"
+    page = folder / PAGE
     page.write_text(in_step(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 

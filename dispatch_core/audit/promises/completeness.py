@@ -44,7 +44,7 @@ _WAITS: Final = {
 PROMISE: Final = Promise(
     name="completeness",
     title="Completeness",
-    kept="every stored entry was sent by then",
+    kept="every stored entry was sent, or waits for no longer than the policy allows",
     checks=(
         Check(
             "never_delivered",

@@ -165,14 +165,17 @@ def test_the_files_are_those_of_the_code(command: str) -> None:
 
 
 def test_the_page_lists_every_line() -> None:
-    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / json_schemas.PAGE).read_text(encoding="utf-8")
     assert json_schemas.in_step(page) == page, "run: python -m dispatch_core.cli.json_schemas docs"
     assert {path.stem for path in SCHEMAS.glob("*.json")} == set(json_schemas.LINES)
 
 
 def test_json_schemas_writes_what_is_kept(tmp_path: Path) -> None:
     write: Callable[[Path], None] = json_schemas.main
-    (tmp_path / "json.md").write_text("<!-- commands -->\n<!-- end -->\n", encoding="utf-8")
+    (tmp_path / json_schemas.PAGE).write_text("<!-- commands -->\n<!-- end -->\n", encoding="utf-8")
     write(tmp_path)
     assert len(list((tmp_path / "schemas").glob("*.json"))) == len(json_schemas.LINES)
-    assert "| [`audit`](schemas/audit.json) | finding | per finding |" in (tmp_path / "json.md").read_text()
+    assert (
+        "| [`audit`](schemas/audit.json) | finding | per finding |"
+        in (tmp_path / json_schemas.PAGE).read_text()
+    )
