@@ -304,7 +304,8 @@ def _logs(options: argparse.Namespace, given: _Input) -> Iterator[tuple[str, Blo
     from dispatch_core.explain.subject import moment_of
 
     overrides = overrides_given(options)
-    selection = Selection(*([] if name is None else [name] for name in (options.topic, options.subscription)))
+    topics, subscriptions = ([] if name is None else [name] for name in (options.topic, options.subscription))
+    selection = Selection(topics, subscriptions)
     for recording in read_all(given.recordings, follow_links=options.follow_links):
         progress("")
         problem = set_aside(recording)
