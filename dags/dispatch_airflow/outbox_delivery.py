@@ -150,8 +150,9 @@ def outbox_of(home: Home) -> Outbox:
 
 def read_rules() -> tuple[AlertRules, str]:
     """Read the policy's channels and routes. If they cannot be read, the usual channels are used, and a note says so."""
+    from dispatch_core.audit.policy.reader import PolicyError
     from dispatch_expectations.alert_routes import DEFAULT_RULES
-    from dispatch_expectations.policy import PolicyError, current_alert_rules
+    from dispatch_expectations.policy import current_alert_rules
 
     try:
         return current_alert_rules(), ""
@@ -202,8 +203,9 @@ class _Pass:
 
     def run(self, own: str | None, *, at_once: bool) -> Delivery:
         """Write announced intervals to the file, then try each channel that may be tried."""
+        from dispatch_core.audit.policy.reader import PolicyError
         from dispatch_expectations.alert_outbox import NOTICE
-        from dispatch_expectations.policy import PolicyError, current_policy
+        from dispatch_expectations.policy import current_policy
 
         delivery = self._delivery
         try:

@@ -259,8 +259,9 @@ def _environment() -> dict[str, str]:
 
 def _of_channels() -> set[str]:
     """Return the variables with the connections of the alerts' channels, which are secrets."""
+    from dispatch_core.audit.policy.reader import PolicyError
     from dispatch_expectations.alert_routes import DEFAULT_CHANNELS
-    from dispatch_expectations.policy import PolicyError, current_alert_rules
+    from dispatch_expectations.policy import current_alert_rules
 
     try:
         channels = (*DEFAULT_CHANNELS, *current_alert_rules().channels)

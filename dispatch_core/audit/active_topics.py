@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.sentences.lists import listed, plural
 from dispatch_core.audit.sentences.names import shown
@@ -110,6 +111,19 @@ class _Time(NamedTuple):
     active_us: int
     connected_us: int
     priority_level: int | None
+
+
+def uneven_topics(times: pa.Table, rules: LimitRules) -> list[dict[str, Any]]:
+    """``failover_imbalances`` under the limits of each topic: topics with other limits are judged apart."""
+    by_limits: dict[Limits, list[int]] = {}
+    topics = zip(times["topic"].to_pylist(), times["subscription"].to_pylist(), strict=True)
+    for row, topic in enumerate(topics):
+        by_limits.setdefault(rules.limits_for(*topic), []).append(row)
+    return [
+        finding
+        for limits, rows in by_limits.items()
+        for finding in failover_imbalances(times.take(pa.array(rows)), limits)
+    ]
 
 
 def failover_imbalances(times: pa.Table, limits: Limits) -> list[dict[str, Any]]:

@@ -21,7 +21,8 @@ BALANCE: Final = "balance"
 COMPLETENESS: Final = "completeness"
 INPUT_QUALITY: Final = "input_quality"
 CONFORMANCE: Final = "conformance"
-PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, BALANCE, COMPLETENESS, INPUT_QUALITY, CONFORMANCE)
+#: In the order in which they are reported.
+PROMISES: Final = (PER_KEY_ORDER, DUPLICATE_DELIVERY, COMPLETENESS, CONFORMANCE, BALANCE, INPUT_QUALITY)
 
 #: Why an entry was sent more than once.
 CAUSES: Final = ("disconnect", "nack", "rewind", "all_left", "topic_reload", "cursor_moved")

@@ -1,7 +1,7 @@
 """Limits that decide what becomes a finding: times, shares and least numbers.
 
-The policy file (``audit-policy.yaml`` of ``dispatch_expectations``) sets these limits, and the number of findings that are
-tolerated. Command line and pipeline hand the limits down as JSON by name; the core reads no file.
+The policy file (``dispatch_core.audit.policy``) sets these limits, and the number of findings that are tolerated. The stages
+of the pipeline hand the limits down as JSON by name.
 """
 
 from __future__ import annotations

@@ -270,13 +270,13 @@ def positions_sent(events: pa.Table) -> tuple[Ints, Ints]:
     return ints(pc.struct_field(flat, "ledger_id")), ints(pc.struct_field(flat, "entry_id"))
 
 
-def unexplained(unsent: int, anomalies: pa.Table, incarnation: int) -> int:
-    """Return how many of the ``unsent`` entries no finding about the last incarnation explains.
+def explained(anomalies: pa.Table, incarnation: int) -> int:
+    """Return of how many entries a finding about an incarnation says why they were not sent.
 
     What an earlier incarnation left unsent, the next may have sent.
     """
     if not anomalies.num_rows:
-        return unsent
+        return 0
     findings = anomalies.select(["incarnation", "unsent"])  # a filter copies all columns
-    explained = findings.filter(pc.equal(findings["incarnation"], incarnation))["unsent"]
-    return max(0, unsent - int(pc.sum(explained).as_py() or 0))
+    of_incarnation = findings.filter(pc.equal(findings["incarnation"], incarnation))["unsent"]
+    return int(pc.sum(of_incarnation).as_py() or 0)

@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from dispatch_core.broker.client_settings import CLIENT, OWNERS, SHOWN_AS, client_setting
 from dispatch_core.broker.versions import Line, Version, reached
 from dispatch_core.errors import ProfileError
 
@@ -188,19 +189,39 @@ def known_names() -> frozenset[str]:
 
 
 def check_name(name: str) -> None:
-    """Raise ``ProfileError``, naming the nearest, for a name that no covered release's ``broker.conf`` knows.
+    """Raise ``ProfileError`` for a name that no covered release's ``broker.conf`` knows.
+
+    It says whose setting the name is, if a client has it, and else names the nearest.
 
     >>> check_name("keySharedUnblockingIntervalMs")
     """
     if name in known_names():
         return
-    by_lower = {known.lower(): known for known in sorted(known_names())}
+    own = client_setting(name)
+    if own is not None:
+        raise ProfileError(
+            f"{name[:_LONGEST_SHOWN]!r} is no setting of broker.conf but {of_client(own)}: {SHOWN_AS[OWNERS[own]]}",
+            "; leave it out here. To see its effect, change it in the client and record again",
+        )
+    by_lower = {known.lower(): known for known in (*sorted(OWNERS), *sorted(known_names()))}
     near = get_close_matches(name.strip().lower(), by_lower, n=1, cutoff=0.0)
+    nearest = by_lower[near[0]] if near else ""
     raise ProfileError(
         f"{name[:_LONGEST_SHOWN]!r} is no setting of broker.conf"
-        + (f"; the nearest is {by_lower[near[0]]}" if near else ""),
+        + (f"; the nearest is {nearest}" if near else "")
+        + (f", {of_client(nearest)}" if nearest in OWNERS and nearest not in known_names() else ""),
         ": correct it in the log's header or in --set",
     )
+
+
+def of_client(name: str) -> str:
+    """Say whose setting a client's is.
+
+    >>> of_client("receiverQueueSize"), of_client("serviceUrl")
+    ("a setting of the client's consumer", 'a setting of the client')
+    """
+    owner = OWNERS[name]
+    return "a setting of the client" if owner == CLIENT else f"a setting of the client's {owner}"
 
 
 def in_force(

@@ -15,31 +15,29 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import marked
 from dispatch_core.arrays.line_kinds import rows_of_kind
-from dispatch_core.audit.active_topics import ACTIVE_TIMES, failover_imbalances
+from dispatch_core.audit.active_topics import ACTIVE_TIMES, uneven_topics
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.balance import not_judged
-from dispatch_core.audit.catalogue import INFO, KIND_ORDER, KINDS, SEVERITIES
+from dispatch_core.audit.catalogue import BALANCE, INFO, KIND_ORDER, KINDS, SEVERITIES
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
-from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.policy.rules import PolicyRules
+from dispatch_core.audit.promises.counts import Counts
 from dispatch_core.audit.root_causes import NO_NAMES
 from dispatch_core.audit.sentences.lists import counts_by_name
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.sentences.moments import extent
 from dispatch_core.audit.sentences.names import ConsumerNames, rules_called
 from dispatch_core.audit.sentences.names import shown as shown_name
-from dispatch_core.audit.unsent_entries import unexplained
 from dispatch_core.audit.verdict import (
     FAIL,
     PASS,
     UNKNOWN,
-    Policy,
     PromiseVerdict,
     Quarantined,
-    Seen,
     overall,
     verdicts,
 )
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.policy_file import add_limit_argument, add_policy_argument, policy_given
 from dispatch_core.cli.recordings import (
     AsOf,
     Recurring,
@@ -54,11 +52,9 @@ from dispatch_core.cli.recordings import (
 )
 from dispatch_core.cli.selection import (
     Selection,
-    add_limit_argument,
     add_selection_arguments,
     add_time_arguments,
     check_times,
-    limits_given,
 )
 from dispatch_core.errors import ProfileError
 from dispatch_core.recording.known_until import connected_at_end, last_line_us
@@ -66,7 +62,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides, profile_of, subscription_type
 from dispatch_core.recording.reader import Recording
 from dispatch_core.replay.continued_fold import ContinuedFold
-from dispatch_core.replay.whole_log import WholeAudit, active_times_of, audit_whole
+from dispatch_core.replay.whole_log import active_times_of, add_to, audit_whole
 from dispatch_core.tables import ANOMALIES
 from dispatch_core.verify.trace.runner import is_trace
 
@@ -132,8 +128,8 @@ class _Asked:
     """The options of the command, parsed."""
 
     overrides: Overrides
-    policy: Policy
-    limits: Limits
+    policy: PolicyRules
+    top: int
     rules: bool
     as_of: AsOf
     selection: Selection
@@ -151,6 +147,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top", type=int, default=5, metavar="N", help="findings to show as sentences (default 5)"
     )
+    add_policy_argument(parser)
     add_limit_argument(parser)
     parser.add_argument(
         "--no-rules",
@@ -163,8 +160,8 @@ def run(options: argparse.Namespace) -> int:
     """Audit all recordings; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
     asked = _Asked(
         overrides_given(options),
-        Policy(top=options.top),
-        limits_given(options),
+        policy_given(options),
+        options.top,
         not options.no_rules,
         as_of_given(options),
         Selection.given(options),
@@ -198,11 +195,10 @@ def run(options: argparse.Namespace) -> int:
     by_topic = pa.concat_tables(times)
     topics = zip(*(by_topic[name].to_pylist() for name in ("cluster", "topic", "subscription")), strict=True)
     once = by_topic.filter(pa.array([not recurring.again(*topic) for topic in topics], pa.bool_()))
-    together = failover_imbalances(once, asked.limits)
+    together = uneven_topics(once, asked.policy.limit_rules())
     if (problem := recurring.complaint()) is not None:
         print(problem, file=sys.stderr)
-    limit = asked.policy.limit("failover_imbalance")
-    over_all = PASS if limit is None or len(together) <= limit else FAIL
+    over_all = _verdict_over_topics(together, asked.policy)
     if options.json:
         _print_json(_json_lines_of_all(together, over_all))
     else:
@@ -227,12 +223,18 @@ def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
     """Audit each incarnation; judge the promises over all of them, as the pipeline does for an interval."""
+    rule = asked.policy.rule_for(logs[0].topic, logs[0].subscription)
+    limits = rule.finding_limits
     earlier = EarlierLoads()
     fold = ContinuedFold(logs[0].messages) if len(logs) > 1 and asked.rules else None
-    recorded = False
-    sent = 0
     found = [_NO_ANOMALIES]
-    seen: list[Seen] = []
+    counts = Counts(
+        subscription_type(logs[-1]),
+        in_log=any(log.events.num_rows > 0 for log in logs),
+        rules=asked.rules,
+        quarantined=lost.rows,
+        first_quarantined=f"; first: {lost.first}" if lost.rows else "",
+    )
     for log in logs:
         # entries that an incarnation leaves unsent are for the next one
         last = log is logs[-1]
@@ -240,32 +242,26 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             log,
             earlier=earlier,
             fold=fold,
-            limits=asked.limits,
+            limits=limits,
             from_us=asked.from_us,
             closed=last and asked.as_of.complete,
             rules=asked.rules,
             last=last,
         )
         kind = subscription_type(log)
-        assumptions = Assumptions.of(log, asked.limits.assume_absent)
         shown = bool(audit.anomalies.num_rows)
-        sent += audit.deliveries.num_rows
         found += [audit.anomalies] if shown else []
-        if asked.rules:
-            seen.append(_seen(audit, log, asked.limits))
-        recorded = recorded or log.events.num_rows > 0
+        add_to(counts, log, audit)
         promises = []
         if last:
             promises = verdicts(
                 pa.concat_tables(found),
-                policy=asked.policy,
-                subscription_type=kind,
-                seen=Seen.over(seen) if seen else None,
-                recorded=recorded,
-                quarantined=lost,
-                assumptions=assumptions,
+                counts,
+                rule=rule,
+                assumptions=Assumptions.of(log, limits.assume_absent),
                 # Each load of the topic numbers its consumers anew.
                 names=ConsumerNames(_names(log)) if shown and len(logs) == 1 else NO_NAMES,
+                top=asked.top,
             )
         problem, warnings = _rules(log)
         yield _Judged(
@@ -283,7 +279,7 @@ def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantine
             audit.level,
             audit.level == "E" and is_trace(log),
             active_times_of(log, audit.ownership) if kind == "Failover" and asked.rules else _NO_TIMES,
-            _about(logs, sent) if last else None,
+            _about(logs, counts.delivered) if last else None,
         )
         if not last:
             earlier.add(log)
@@ -303,22 +299,14 @@ def _about(logs: list[DispatcherLog], sent: int) -> str | None:
     return f"{rules}; {extent((min(starts), last_us), logs[-1].messages.num_rows, sent, consumers)}"
 
 
-def _seen(audit: WholeAudit, log: DispatcherLog, limits: Limits) -> Seen:
-    """Return the counts of the replay that verdicts rest on."""
-    names = ["decisions", "divergent", "uncertain", "not_judged_reason", "entries_sent"]
-    state = audit.state.select(names).to_pylist()[0]
-    unsent = audit.waits["never_delivered"][0].as_py()
-    return Seen(
-        decisions=state["decisions"],
-        divergent=state["divergent"] - audit.doubted,
-        uncertain=state["uncertain"],
-        doubted=audit.doubted,
-        not_judged=state["not_judged_reason"],
-        sent=state["entries_sent"],
-        undelivered=unexplained(unsent, audit.anomalies, log.incarnation),
-        balance=not_judged(audit.balance, limits),
-        doubted_by=audit.doubted_by,
-    )
+def _verdict_over_topics(found: list[dict[str, Any]], policy: PolicyRules) -> str:
+    """Return FAIL if more subscriptions have unevenly spread topics than the policy tolerates of theirs, else PASS."""
+    counts = Counter((anomaly["topic"], anomaly["subscription"]) for anomaly in found)
+    for (topics, subscription), count in counts.items():
+        limit = policy.rule_for(topics, subscription).limit(BALANCE, "failover_imbalance")
+        if limit is not None and count > limit:
+            return FAIL
+    return PASS
 
 
 def _rules(log: DispatcherLog) -> tuple[str | None, tuple[str, ...]]:
@@ -437,7 +425,7 @@ def _warnings(judged: list[_Judged]) -> set[str]:
 def _for_people(
     recording: Recording, judged: list[_Judged], verdict: str, asked: _Asked, *, failed_only: bool
 ) -> str:
-    top = asked.policy.top
+    top = asked.top
     rows = [f"{recording.name}  {verdict}"]
     moment = _Moment.of(judged)
     if moment is not None:
@@ -458,7 +446,7 @@ def _for_people(
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")
         findings = [text for promise in result.promises for text in promise.top_findings][:top]
         rows += [f"    - {text}" for text in findings]
-        more = sum(promise.findings - promise.top_count for promise in result.promises)
+        more = sum(promise.more for promise in result.promises)
         if findings and more > 0:
             rows.append(f"    … and {more} more: --json lists all")
         elif findings and len(findings) < sum(promise.findings for promise in result.promises):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dispatch_core.cli import CLEAN
 from dispatch_core.cli.recordings import add_path_arguments, code_of_copy, one_by_one, progress, sources_at
+from dispatch_core.cli.selection import REFUSED_BY_COPIES, add_refused_arguments
 from dispatch_core.recording.rewrite import check_vacant, convert_recording, target
 from dispatch_core.recording.writer import FORMATS
 
@@ -14,6 +15,7 @@ from dispatch_core.recording.writer import FORMATS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``convert``."""
     add_path_arguments(parser)
+    add_refused_arguments(parser, REFUSED_BY_COPIES)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )

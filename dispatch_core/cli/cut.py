@@ -17,6 +17,7 @@ from dispatch_core.cli.recordings import (
     progress,
     sources_at,
 )
+from dispatch_core.cli.selection import REFUSED_BY_COPIES, add_refused_arguments
 from dispatch_core.recording.cut import Cut, CutError, cut_recording
 from dispatch_core.recording.rewrite import target
 from dispatch_core.recording.writer import FORMATS
@@ -28,6 +29,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``cut``."""
     add_path_arguments(parser)
+    add_refused_arguments(parser, REFUSED_BY_COPIES)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )

@@ -18,13 +18,13 @@ from dispatch_core.cli.recordings import (
     DAY_S,
     add_link_argument,
     add_override_arguments,
-    dispatchers,
     overrides_given,
     progress,
     read_all,
     seconds,
     set_aside,
 )
+from dispatch_core.cli.selection import Selection, add_refused_arguments
 from dispatch_core.diagnose.answers import QUIET, Answer, as_json
 from dispatch_core.diagnose.documents import Statistics, documents_in, moments_of
 from dispatch_core.diagnose.facts import Subscription, subscriptions_of
@@ -42,6 +42,12 @@ _MOST_BYTES: Final = 256 << 20
 _RECORDED: Final = ("messages", "events", "trace")
 _TEXTS: Final = (".json", ".jsonl", ".txt", ".log", ".out", "")
 _BETWEEN_S: Final = 1.2
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {
+    "--from": "the answer is about a moment, and says since when it is so",
+    "--complete": "whatever waits at the moment is named, however short it waits",
+    "--policy": "whatever waits is named, tolerated or not; audit takes a policy",
+}
 
 
 class DiagnoseError(DispatchAuditError):
@@ -71,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also show subscriptions that nothing holds, and all answers of each",
     )
     add_override_arguments(parser)
+    add_refused_arguments(parser, _REFUSED)
     polled = parser.add_argument_group("polling a broker")
     add_broker_arguments(polled, needed=False)
     polled.add_argument(
@@ -89,6 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     recorded = parser.add_argument_group("recorded logs")
     recorded.add_argument(
         "--at",
+        "--as-of",
+        "--to",
+        dest="at",
         metavar="TIME",
         help=f"the blockers after the lines up to this time: {TIME_FORMS}; UTC (default: the last line)",
     )
@@ -294,17 +304,14 @@ def _logs(options: argparse.Namespace, given: _Input) -> Iterator[tuple[str, Blo
     from dispatch_core.explain.subject import moment_of
 
     overrides = overrides_given(options)
+    topics, subscriptions = ([] if name is None else [name] for name in (options.topic, options.subscription))
+    selection = Selection(topics, subscriptions)
     for recording in read_all(given.recordings, follow_links=options.follow_links):
         progress("")
         problem = set_aside(recording)
         if problem is not None:
             given.problems.append(f"{problem}; the blockers are found without them")
-        for logs in dispatchers(recording, overrides):
-            if options.topic not in (None, logs[0].topic) or options.subscription not in (
-                None,
-                logs[0].subscription,
-            ):
-                continue
+        for logs in selection.dispatchers(recording, overrides):
             cut = logs
             if options.at is not None:
                 starts = [log.start_t_us for log in logs if log.start_t_us is not None]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.policy_file import add_policy_argument, policy_given
 from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_recording_arguments,
@@ -25,6 +26,7 @@ from dispatch_core.cli.selection import Selection, add_selection_arguments, add_
 from dispatch_core.times import TIME_FORMS
 
 if TYPE_CHECKING:
+    from dispatch_core.audit.policy.rules import PolicyRules
     from dispatch_core.explain.explanation import Explanation
     from dispatch_core.explain.worst import Worst
     from dispatch_core.recording.log import DispatcherLog
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_as_of_arguments(parser)
     add_time_arguments(parser)
     add_selection_arguments(parser, "only what a fault concerns")
+    add_policy_argument(parser)
     whom = parser.add_mutually_exclusive_group()
     whom.add_argument(
         "--key", metavar="K", help="a key: its text, base64:… of its bytes, or h31:… (its murmur hash)"
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     """Explain in all recordings; returns 0 explained, 1 a fault concerns it, 2 nothing matched or a log is incomplete."""
     overrides = overrides_given(options)
     check_times(options.from_us, as_of_given(options))
-    asked = _Asked(options, overrides, Selection.given(options))
+    asked = _Asked(options, overrides, Selection.given(options), policy_given(options))
     if options.key is options.position is options.consumer is None:
         return _run_worst(asked)
     explained = found = 0
@@ -105,6 +108,7 @@ class _Asked:
     options: argparse.Namespace
     overrides: Overrides
     selection: Selection
+    policy: PolicyRules
     set_aside: bool = False
 
 
@@ -225,7 +229,7 @@ def _explanations(recording: Recording, asked: _Asked) -> Iterator[Explanation |
             except NothingMatchedError as error:
                 yield _Missed(str(error), error.near)
             else:
-                yield explanation_of(record, subject, _audit(logs, number, options), options.from_us)
+                yield explanation_of(record, subject, _audit(logs, number, asked), options.from_us)
 
 
 def _audited(
@@ -234,17 +238,19 @@ def _audited(
     """Yield each log of the chosen dispatchers, the incarnations before it, and its audit."""
     for logs in asked.selection.dispatchers(recording, asked.overrides, as_of_given(asked.options)):
         for number, log in enumerate(logs):
-            yield log, logs[:number], _audit(logs, number, asked.options)
+            yield log, logs[:number], _audit(logs, number, asked)
 
 
-def _audit(logs: list[DispatcherLog], number: int, options: argparse.Namespace) -> WholeAudit:
+def _audit(logs: list[DispatcherLog], number: int, asked: _Asked) -> WholeAudit:
     from dispatch_core.explain.explanation import tick_for
     from dispatch_core.replay.whole_log import audit_whole
 
     log = logs[number]
+    options = asked.options
     return audit_whole(
         log,
         earlier=logs[:number],
+        limits=asked.policy.rule_for(log.topic, log.subscription).finding_limits,
         from_us=options.from_us,
         closed=options.complete and log is logs[-1],
         tick_us=tick_for(log),

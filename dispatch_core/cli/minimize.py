@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.cli.policy_file import add_limit_argument, add_policy_argument, policy_given
 from dispatch_core.cli.recordings import (
     DAY_S,
     add_as_of_arguments,
@@ -24,28 +25,30 @@ from dispatch_core.cli.recordings import (
     seconds,
     set_aside,
 )
-from dispatch_core.cli.selection import (
-    Selection,
-    add_dispatcher_arguments,
-    add_limit_argument,
-    limits_given,
-)
+from dispatch_core.cli.selection import Selection, add_dispatcher_arguments, add_refused_arguments
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
+    from dispatch_core.audit.limits import Limits
     from dispatch_core.minimize.same_finding import Finding, Wanted
     from dispatch_core.minimize.search import Smallest
     from dispatch_core.recording.log import DispatcherLog
     from dispatch_core.replay.whole_log import WholeAudit
 
 _BUDGET_S: Final = 60.0
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {
+    "--from": "what came before a finding is part of what causes it, so all earlier lines are searched"
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``minimize``."""
     add_recording_arguments(parser, ": one object about what was written")
-    add_as_of_arguments(parser)
+    add_as_of_arguments(parser, "--to")
     add_dispatcher_arguments(parser)
+    add_refused_arguments(parser, _REFUSED)
+    add_policy_argument(parser)
     add_limit_argument(parser)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write into this folder, which is made"
@@ -84,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.out} is occupied; nothing was written. Name another folder, or empty this one"
         )
     selection = Selection.given(options)
+    policy = policy_given(options)
     best: _Chosen | None = None
     code = CLEAN
     for recording in read_all(options.paths, follow_links=options.follow_links):
@@ -94,7 +98,8 @@ def run(options: argparse.Namespace) -> int:
         for logs in selection.dispatchers(recording, overrides_given(options), as_of_given(options)):
             for log in logs:
                 progress(f"auditing {recording.name}")
-                best = _better(best, _choose(log, options))
+                limits = policy.rule_for(log.topic, log.subscription).finding_limits
+                best = _better(best, _choose(log, options, limits))
     progress("")
     if best is None:
         if not selection.complain("minimize"):
@@ -112,6 +117,7 @@ class _Chosen:
     log: DispatcherLog
     audit: WholeAudit
     lines: int  # of the log as it was given; a trace has more than ``log``
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ class _Made:
     seconds: float
 
 
-def _choose(log: DispatcherLog, options: argparse.Namespace) -> _Chosen | None:
+def _choose(log: DispatcherLog, options: argparse.Namespace, limits: Limits) -> _Chosen | None:
     """Return the finding that is asked for in a log, or in the log of level E within a trace."""
     from dispatch_core.minimize.same_finding import choose, findings_of
     from dispatch_core.recording.rewrite import without_trace
@@ -138,10 +144,10 @@ def _choose(log: DispatcherLog, options: argparse.Namespace) -> _Chosen | None:
         forms.insert(0, replace(log, events=without_trace(log.events)[0]))
     about = {"key": _key_asked(options.key), "position": options.position, "consumer": options.consumer}
     for form in forms:
-        audit = audit_whole(form, closed=options.complete, limits=limits_given(options))
+        audit = audit_whole(form, closed=options.complete, limits=limits)
         finding = choose(findings_of(audit), options.finding, about)
         if finding is not None:
-            return _Chosen(finding, form, audit, log.events.num_rows)
+            return _Chosen(finding, form, audit, log.events.num_rows, limits)
     return None
 
 
@@ -178,9 +184,7 @@ def _minimize(chosen: _Chosen, options: argparse.Namespace) -> _Made:
 
     began = time.monotonic()
     log = chosen.log
-    wanted = Wanted(
-        chosen.finding, log, closed=options.complete, limits=limits_given(options), audit=chosen.audit
-    )
+    wanted = Wanted(chosen.finding, log, closed=options.complete, limits=chosen.limits, audit=chosen.audit)
     smallest = Search(
         log,
         wanted,

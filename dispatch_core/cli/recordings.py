@@ -116,15 +116,9 @@ def seconds(most: float) -> Callable[[str], float]:
     return read
 
 
-def add_as_of_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--as-of`` and ``--complete``, for ``as_of_given``."""
-    parser.add_argument(
-        "--as-of",
-        type=moment_us,
-        metavar="TIME",
-        help="judge as of this time: ISO 8601 (UTC if it names no zone) or microseconds; later lines are not used "
-        "(default: the last line)",
-    )
+def add_as_of_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add ``--as-of``, with other ``names``, and ``--complete``, for ``as_of_given``."""
+    add_as_of_argument(parser, *names)
     parser.add_argument(
         "--complete",
         action="store_true",
@@ -132,9 +126,22 @@ def add_as_of_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_as_of_argument(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add ``--as-of``, and other ``names`` of it."""
+    parser.add_argument(
+        "--as-of",
+        *names,
+        dest="as_of",
+        type=moment_us,
+        metavar="TIME",
+        help="judge as of this time: ISO 8601 (UTC if it names no zone) or microseconds; later lines are not used "
+        "(default: the last line)",
+    )
+
+
 def as_of_given(options: argparse.Namespace) -> AsOf:
-    """Return the moment that the options of ``add_as_of_arguments`` name."""
-    return AsOf(options.as_of, options.complete)
+    """Return the moment that the options of ``add_as_of_arguments``, or ``add_as_of_argument``, name."""
+    return AsOf(options.as_of, getattr(options, "complete", False))
 
 
 def overrides_given(options: argparse.Namespace) -> Overrides:

@@ -17,10 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.limits import Limits
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.counts import Counts
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Policy, Quarantined, Seen, overall, verdicts
+from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Quarantined, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.policy_file import add_policy_argument, policy_given
 from dispatch_core.cli.recordings import (
     AsOf,
     add_as_of_arguments,
@@ -75,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_as_of_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the reports")
     add_selection_arguments(parser, "write only reports whose verdict is FAIL")
+    add_policy_argument(parser)
     parser.add_argument(
         "--interval-start",
         "--from",
@@ -96,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = overrides_given(options)
     span = _interval(options.interval_start, options.interval_end)
     as_of = as_of_given(options)
+    policy = policy_given(options)
     given: list[str] = []
     taken: set[Path] = set()
     selection = Selection.given(options)
@@ -109,7 +114,8 @@ def run(options: argparse.Namespace) -> int:
             logs = _begun(read, span)
             if not logs:
                 continue
-            text, verdict = _report(logs, span, problem, quarantined(recording), as_of)
+            rule = policy.rule_for(logs[0].topic, logs[0].subscription)
+            text, verdict = _report(logs, span, problem, quarantined(recording), as_of, rule)
             found += 1
             given.append(verdict)
             if options.failed_only and verdict != FAIL:
@@ -164,6 +170,7 @@ def _report(
     problem: str | None,
     lost: Quarantined,
     as_of: AsOf,
+    rule: Rule,
 ) -> tuple[str, str]:
     """The page of one dispatcher, and its verdict."""
     from dispatch_core.report.aggregate import gather
@@ -171,20 +178,17 @@ def _report(
     from dispatch_core.report.page import page
     from dispatch_core.report.ring import changes_of
 
-    tables, doubts = _tables(logs, span, DEFAULT_LIMITS, complete=as_of.complete)
+    limits = rule.finding_limits
+    tables, doubts = _tables(logs, span, limits, complete=as_of.complete)
     judged = _as_of_note(logs, span, as_of)
     if span is None:
         span = _whole(logs)
     unsent = tables["waits"]["never_delivered"][-1].as_py()
-    kind = subscription_type(logs[-1])
     promises = verdicts(
         tables["anomalies"],
-        policy=Policy(),
-        subscription_type=kind,
-        seen=_seen(tables, doubts, unsent),
-        recorded=any(log.events.num_rows for log in logs),
-        quarantined=lost,
-        assumptions=Assumptions.of(logs[-1], DEFAULT_LIMITS.assume_absent),
+        _counts(logs, tables, doubts, lost),
+        rule=rule,
+        assumptions=Assumptions.of(logs[-1], limits.assume_absent),
     )
     verdict = overall(promises)
     reason = "; ".join(
@@ -237,24 +241,27 @@ class _Doubts:
     because: list[str] = field(default_factory=list)
 
 
-def _seen(tables: Mapping[str, pa.Table], doubts: _Doubts, unsent: int) -> Seen:
-    """The replay's counts over all incarnations."""
-    from dispatch_core.audit.balance import not_judged
-    from dispatch_core.audit.unsent_entries import unexplained
-
-    states = tables["dispatcher_state"].to_pylist()
-    reasons = sorted({state["not_judged_reason"] for state in states if state["not_judged_reason"]})
-    return Seen(
-        decisions=sum(state["decisions"] for state in states),
-        divergent=sum(state["divergent"] for state in states) - doubts.decisions,
-        doubted=doubts.decisions,
-        doubted_by=tuple(dict.fromkeys(doubts.because)),
-        uncertain=sum(state["uncertain"] for state in states),
-        not_judged="; ".join(reasons) or None,
-        sent=sum(state["entries_sent"] for state in states),
-        undelivered=unexplained(unsent, tables["anomalies"], max(state["incarnation"] for state in states)),
-        balance=not_judged(tables["balance"], DEFAULT_LIMITS),
+def _counts(
+    logs: Sequence[DispatcherLog], tables: Mapping[str, pa.Table], doubts: _Doubts, lost: Quarantined
+) -> Counts:
+    """Return the counts over all incarnations."""
+    counts = Counts(
+        subscription_type(logs[-1]),
+        in_log=any(log.events.num_rows for log in logs),
+        quarantined=lost.rows,
+        first_quarantined=f"; first: {lost.first}" if lost.rows else "",
     )
+    counts.add_load(
+        max(log.incarnation for log in logs),
+        deliveries=tables["deliveries"],
+        anomalies=tables["anomalies"],
+        state=tables["dispatcher_state"],
+        waits=tables["waits"],
+        balance=tables["balance"],
+        doubted=doubts.decisions,
+        doubted_by=doubts.because,
+    )
+    return counts
 
 
 def _tables(

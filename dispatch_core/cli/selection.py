@@ -1,16 +1,15 @@
-"""Options that choose what a command is about: topics, subscriptions, a time, limits, and only what failed."""
+"""Options that choose what a command is about: topics, subscriptions, a time, and only what failed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
-from dispatch_core.audit.limits import Limits, LimitsError
 from dispatch_core.cli.recordings import LAST_LINE, AsOf, dispatchers, moment_us
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
@@ -59,27 +58,33 @@ def add_time_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_limit_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--limit``, for ``limits_given``."""
-    parser.add_argument(
-        "--limit",
-        action="append",
-        default=[],
-        dest="limits",
-        metavar="NAME=VALUE",
-        help="a limit of the anomalies, e.g. stuck_key_ms=500; may be given again (docs/anomalies.md)",
-    )
+#: Options of other commands that commands which copy recordings refuse.
+REFUSED_BY_COPIES: Final = dict.fromkeys(
+    ("--topic", "--subscription", "--from", "--to", "--as-of", "--complete", "--policy"),
+    "a copy has every line of every dispatcher; give the option to the command that reads the copy",
+)
 
 
-def limits_given(options: argparse.Namespace) -> Limits:
-    """Return the limits that ``--limit`` names. Raises ``LimitsError``."""
-    values: dict[str, str] = {}
-    for text in options.limits:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise LimitsError(f"--limit {text[:80]}: expected NAME=VALUE, such as stuck_key_ms=500")
-        values[name.strip()] = value.strip()
-    return Limits.of(values)
+class _Refused(argparse.Action):
+    """An option that other commands have, and that means nothing for this one; ``const`` says why."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """End with a usage error."""
+        parser.error(f"{option_string} means nothing for this command: {self.const}")
+
+
+def add_refused_arguments(parser: argparse.ArgumentParser, reasons: Mapping[str, str]) -> None:
+    """Refuse options that other commands on recordings have, each with a reason; ``--help`` does not list them."""
+    for option, why in reasons.items():
+        parser.add_argument(
+            option, nargs="?", action=_Refused, const=why, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
 
 
 def check_times(from_us: int | None, as_of: AsOf) -> None:
@@ -125,6 +130,12 @@ class Selection:
         for logs in dispatchers(recording, overrides, as_of):
             if self.has(logs[0].topic, logs[0].subscription):
                 yield logs
+
+    def merge(self, other: Selection) -> None:
+        """Take over what another process has met with the same options."""
+        self.met |= other.met
+        for what, names in other._others.items():
+            self._others[what].update(names)
 
     def complain(self, command: str) -> bool:
         """Name on stderr what was asked for and not found, with similar names; returns False if something was chosen."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
-    add_as_of_arguments,
+    add_as_of_argument,
     add_recording_arguments,
     as_of_given,
     overrides_given,
@@ -18,7 +18,7 @@ from dispatch_core.cli.recordings import (
     seconds,
     set_aside,
 )
-from dispatch_core.cli.selection import Selection, add_dispatcher_arguments
+from dispatch_core.cli.selection import Selection, add_dispatcher_arguments, add_refused_arguments
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.times import TIME_FORMS
 
@@ -28,13 +28,19 @@ if TYPE_CHECKING:
 #: Thirty years: the window is all of the log.
 _LONGEST_WINDOW_S = 999_999_999.0
 _TIME = f"{TIME_FORMS}; UTC"
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {
+    "--complete": "the statistics are those of a moment, and nothing that still waits then is judged",
+    "--policy": "statistics are counts, and no policy judges them; audit takes a policy",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``stats``."""
     add_recording_arguments(parser, ": one object per dispatcher (docs/stats.md)")
-    add_as_of_arguments(parser)
+    add_as_of_argument(parser)
     add_dispatcher_arguments(parser)
+    add_refused_arguments(parser, _REFUSED)
     parser.add_argument(
         "--at",
         "--to",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
 from dispatch_core.cli.recordings import add_path_arguments, one_by_one, progress, set_aside, sources_at
+from dispatch_core.cli.selection import REFUSED_BY_COPIES, add_refused_arguments
 from dispatch_core.recording.reader import read_recording
 from dispatch_core.recording.rewrite import strip_recording, target
 
@@ -15,6 +16,7 @@ from dispatch_core.recording.rewrite import strip_recording, target
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``strip``."""
     add_path_arguments(parser, "TRACE")
+    add_refused_arguments(parser, REFUSED_BY_COPIES)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="write DIR/<parent>/<folder>/ per recording"
     )

@@ -17,18 +17,32 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.recordings import (
+    AsOf,
+    add_as_of_argument,
     add_recording_arguments,
+    as_of_given,
     overrides_given,
     set_aside,
     sources_at,
     with_progress_bar,
 )
+from dispatch_core.cli.selection import Selection, add_dispatcher_arguments, add_refused_arguments
 from dispatch_core.errors import DispatchAuditError, LogError
+from dispatch_core.recording.known_until import lines_until
+from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import Overrides
-from dispatch_core.recording.reader import RecordingSource, read_recording
+from dispatch_core.recording.reader import Recording, RecordingSource, read_recording
+
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {
+    "--from": "each decision depends on all lines before it, so a comparison begins with the first line",
+    "--complete": "decisions are compared line by line, and what still waits at the end is not judged",
+    "--policy": "a decision is exact, uncertain or divergent, and no policy tolerates one; audit takes a policy",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +53,16 @@ class _Order:
     overrides: Overrides
     strict: bool
     as_json: bool
+    selection: Selection
+    as_of: AsOf
 
 
 @dataclass(slots=True)
 class _Verified:
-    """The result for one recording. ``complaints`` go to stderr; ``stopped``: the error that ended a strict run."""
+    """The result for one recording.
+
+    ``complaints`` go to stderr. ``selection``: with what it has met. ``stopped``: the error that ended a strict run.
+    """
 
     name: str
     results: list[str] = field(default_factory=list)
@@ -53,12 +72,16 @@ class _Verified:
     not_judged: int = 0
     divergent: int = 0
     incomplete: bool = False
+    selection: Selection | None = None
     stopped: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``verify``."""
-    add_recording_arguments(parser, ", one object per recording")
+    add_recording_arguments(parser, ", one object per dispatcher and load")
+    add_dispatcher_arguments(parser)
+    add_as_of_argument(parser, "--to")
+    add_refused_arguments(parser, _REFUSED)
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -77,7 +100,12 @@ def run(options: argparse.Namespace) -> int:
     """Verify all recordings; returns 0 clean, 1 divergent, 2 could not judge."""
     overrides = overrides_given(options)
     sources = sources_at(options.paths, follow_links=options.follow_links)
-    orders = [_Order(source, overrides, options.strict, options.json) for source in sources]
+    selection = Selection.given(options)
+    as_of = as_of_given(options)
+    orders = [
+        _Order(source, overrides, options.strict, options.json, Selection.given(options), as_of)
+        for source in sources
+    ]
     total = _Verified("")
     jobs = max(1, min(options.jobs, len(orders)))
     for verified in with_progress_bar(_in_order(orders, jobs), len(orders), "verifying"):
@@ -87,11 +115,15 @@ def run(options: argparse.Namespace) -> int:
             print(result, flush=True)
         if verified.stopped is not None:
             raise DispatchAuditError(verified.stopped)
+        if verified.selection is not None:
+            selection.merge(verified.selection)
         total.divergent += verified.divergent
         total.judged += verified.judged
         total.not_judged += verified.not_judged
         total.incomplete |= verified.incomplete
         total.ignored_settings |= verified.ignored_settings
+    if selection.complain("verify"):
+        return COULD_NOT_JUDGE
     if not options.json:
         print(_summary(total))
     if total.divergent:
@@ -170,7 +202,7 @@ def _verify_source(order: _Order) -> _Verified:
     from dispatch_core.verify.trace.runner import verify
 
     recording = read_recording(order.source)
-    verified = _Verified(order.source.name)
+    verified = _Verified(order.source.name, selection=order.selection)
     problem = set_aside(recording)
     if problem is not None:
         if order.strict:
@@ -186,8 +218,8 @@ def _verify_source(order: _Order) -> _Verified:
     verified.complaints += [f"{recording.name}: {text}" for text in recording.mismatches]
     if not recording.logs:
         return _failed(order, "no dispatcher's events could be read")
-    for log in recording.logs:
-        result = verify(order.overrides.of(log), strict=order.strict)
+    for log, until in _chosen(recording, order):
+        result = verify(log, strict=order.strict, goes_on=until is not None, until=until)
         verified.divergent += result.tally.total("divergent")
         judged = result.tally.total("decisions") > 0
         verified.judged += judged
@@ -197,6 +229,21 @@ def _verify_source(order: _Order) -> _Verified:
             verified.ignored_settings |= set(result.profile.ignored_settings)
         verified.results.append(json.dumps(result.as_json()) if order.as_json else for_people(result))
     return verified
+
+
+def _chosen(recording: Recording, order: _Order) -> Iterator[tuple[DispatcherLog, int | None]]:
+    """Yield the loads of the chosen dispatchers that began by the moment that is asked for.
+
+    And the ``seq`` of the last line by then; ``None`` = no line is later.
+    """
+    until_us = order.as_of.until_us
+    for logs in order.selection.dispatchers(recording, order.overrides):
+        for log in logs:
+            lines = log.events.num_rows if until_us is None else lines_until(log, until_us)
+            if lines == log.events.num_rows:
+                yield log, None
+            elif lines:
+                yield log, log.events["seq"][lines - 1].as_py()
 
 
 def _summary(total: _Verified) -> str:

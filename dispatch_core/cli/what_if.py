@@ -6,22 +6,27 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.broker import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli.policy_file import add_policy_argument, policy_given
 from dispatch_core.cli.recordings import (
     Recurring,
+    add_as_of_argument,
     add_recording_arguments,
+    as_of_given,
     overrides_given,
     progress,
     read_all,
     set_aside,
 )
-from dispatch_core.cli.selection import Selection, add_selection_arguments
+from dispatch_core.cli.selection import Selection, add_refused_arguments, add_selection_arguments
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.recording.log_profile import RECORDED as AS_RECORDED
 from dispatch_core.what_if.rules import (
     RECORDED,
     SEEDS,
@@ -36,6 +41,11 @@ if TYPE_CHECKING:
     from dispatch_core.what_if import compare
 
 _MOST_SEEDS: Final = 1000
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {
+    "--from": "consumers, permits and backlog come from all lines before, so a simulation begins with the first line",
+    "--complete": "a simulation ends with the log's last line, and what still waits then is counted as never_sent",
+}
 #: Dispatchers of a recording that are shown individually to people.
 _MOST_TABLES: Final = 10
 
@@ -49,10 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Simulate the recorded clients and load under other rules, and compare. --set and --broker-version change the "
         "recorded rules; --rules NAME names rules such as 4.2.4-classic-ch; --matrix compares all rules. The simulation "
-        "never reads the recorded deliveries. Exit codes: 0 no order violation predicted, 1 some are, 2 could not simulate."
+        "never reads the recorded deliveries. Exit codes: 0 no order violation predicted that the policy does not tolerate, "
+        "1 some are, 2 could not simulate."
     )
     add_recording_arguments(parser, ": one object per dispatcher and rules, then one per group of topics")
-    add_selection_arguments(parser, "show only rules under which order violations are predicted")
+    add_selection_arguments(
+        parser, "show only rules under which more order violations are predicted than the policy tolerates"
+    )
+    add_policy_argument(parser)
+    add_as_of_argument(parser, "--to")
+    add_refused_arguments(parser, _REFUSED)
     parser.add_argument(
         "--rules",
         action="append",
@@ -89,6 +105,8 @@ def run(options: argparse.Namespace) -> int:
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
     asked = [with_priorities(rules, priorities) for rules in asked]
     seeds = _seeds(options)
+    policy = policy_given(options)
+    as_of = as_of_given(options)
     if asked == [RECORDED]:
         print(
             "no other rules were given (--set, --broker-version, --rules, --matrix, --priority-level): the recorded ones "
@@ -105,12 +123,12 @@ def run(options: argparse.Namespace) -> int:
     for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         found: list[list[compare.Row]] = []
-        for log in recording.logs:
-            if not selection.has(log.topic, log.subscription):
-                continue
+        for log in (log for logs in selection.dispatchers(recording, AS_RECORDED, as_of) for log in logs):
             matrix = _matrix(log, options, given)
             rules = [*asked, *(with_priorities(rules, priorities) for rules in matrix)]
-            found.append(list(compare.rows_of(log, rules, seeds=seeds)))
+            tolerated = compare.OrderLimits.of(policy.rule_for(log.topic, log.subscription))
+            predicted = compare.rows_of(log, rules, seeds=seeds)
+            found.append([replace(row, tolerated=tolerated) for row in predicted])
         progress("")
         problem = set_aside(recording)
         if problem is not None:

@@ -18,6 +18,7 @@ from typing import Final
 from javaproperties import InvalidUEscapeError, KeyValue, parse
 
 from dispatch_core.broker import settings
+from dispatch_core.broker.client_settings import client_setting
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.broker.settings import SETTINGS, TIMERS, Value
 from dispatch_core.errors import DispatchAuditError, ProfileError
@@ -218,6 +219,11 @@ def _is_unknown(name: str) -> bool:
 
 def _unknown(name: str, given: list[Assignment], *, look: bool) -> Judged:
     lines = tuple(assignment.line for assignment in given)
+    own = client_setting(name)
+    if own is not None:
+        return Judged(
+            name, UNKNOWN, lines=lines, reason=f"{settings.of_client(own)}, which a broker does not read"
+        )
     if not name.startswith(_MARK):
         return Judged(name, UNKNOWN, lines=lines, nearest=_nearest(name) if look else None)
     name = name.removeprefix(_MARK)

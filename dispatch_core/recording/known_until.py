@@ -33,9 +33,8 @@ def logs_until(logs: Sequence[DispatcherLog], until_us: int) -> list[DispatcherL
 
 def log_until(log: DispatcherLog, until_us: int) -> DispatcherLog:
     """Return a log without its first line later than ``until_us`` and all behind it, and without later entries."""
-    t_us = ints(log.events["t_us"], until_us)
-    later = np.flatnonzero(t_us > until_us)
-    events = log.events.slice(0, int(later[0])) if len(later) else log.events
+    lines = lines_until(log, until_us)
+    events = log.events.slice(0, lines)
     published = log.messages["publish_time_ms"]
     late = valid(published) & (ints(published) > until_us // 1000)
     if late.any():
@@ -43,7 +42,15 @@ def log_until(log: DispatcherLog, until_us: int) -> DispatcherLog:
         ledgers, entries = ints(log.messages["ledger_id"]), ints(log.messages["entry_id"])
         late &= (ledgers > ledger) | ((ledgers == ledger) & (entries > entry))
     messages = log.messages.filter(pa.array(~late)) if late.any() else log.messages
-    return replace(log, events=events, messages=messages, end_lost=log.end_lost and not len(later))
+    return replace(
+        log, events=events, messages=messages, end_lost=log.end_lost and lines == log.events.num_rows
+    )
+
+
+def lines_until(log: DispatcherLog, until_us: int) -> int:
+    """Return the number of lines before the first one that is later than ``until_us``."""
+    later = np.flatnonzero(ints(log.events["t_us"], until_us) > until_us)
+    return int(later[0]) if len(later) else log.events.num_rows
 
 
 def connected_at_end(events: pa.Table) -> int:

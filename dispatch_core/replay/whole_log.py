@@ -22,6 +22,7 @@ from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED
 from dispatch_core.audit.deliveries.whole_log import audit_log
 from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.promises.counts import Counts
 from dispatch_core.audit.unsent_entries import unsent_of
 from dispatch_core.audit.waits.tracker import SampledWait
 from dispatch_core.recording.checkpoint import joins
@@ -192,6 +193,20 @@ def _without_rules(
     }
     never_delivered = unsent_of(log, earlier) if last else 0
     return with_totals(log, found, start, limits, never_delivered=never_delivered)
+
+
+def add_to(counts: Counts, log: DispatcherLog, audit: WholeAudit) -> None:
+    """Add the audit of a dispatcher's incarnation to the counts of its earlier ones."""
+    counts.add_load(
+        log.incarnation,
+        deliveries=audit.deliveries,
+        anomalies=audit.anomalies,
+        state=audit.state,
+        waits=audit.waits,
+        balance=audit.balance,
+        doubted=audit.doubted,
+        doubted_by=audit.doubted_by,
+    )
 
 
 def across(

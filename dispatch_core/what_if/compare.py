@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.positions import locate
-from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
+from dispatch_core.audit.catalogue import PER_KEY_ORDER
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
@@ -131,6 +133,44 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderLimits:
+    """Order violations that a policy tolerates; ``None`` = any number."""
+
+    out_of_order: float | None = 0.0
+    split_key: float | None = 0.0
+
+    def allow(self, measured: Measures) -> bool:
+        """Check that there are no more than these."""
+        return all(
+            limit is None or count <= limit
+            for limit, count in (
+                (self.out_of_order, measured.out_of_order),
+                (self.split_key, measured.split_key),
+            )
+        )
+
+    @classmethod
+    def of(cls, rule: Rule) -> OrderLimits:
+        """Return what a rule of the policy tolerates."""
+        return cls(rule.limit(PER_KEY_ORDER, "out_of_order"), rule.limit(PER_KEY_ORDER, "split_key"))
+
+    @classmethod
+    def over(cls, limits: Sequence[OrderLimits]) -> OrderLimits:
+        """Return what is tolerated of several topics together."""
+        return cls(
+            _sum_of([limit.out_of_order for limit in limits]), _sum_of([limit.split_key for limit in limits])
+        )
+
+
+def _sum_of(limits: Sequence[float | None]) -> float | None:
+    known = [limit for limit in limits if limit is not None]
+    return sum(known) if len(known) == len(limits) else None
+
+
+NO_VIOLATION: Final = OrderLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Confidence:
     """The confidence in a prediction, and its reason. ``agreeing`` of ``seeds`` predict order violations as it does."""
 
@@ -173,6 +213,7 @@ class Row:
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     problem: str | None = None
+    tolerated: OrderLimits = NO_VIOLATION
 
     @property
     def shown(self) -> Outcome | None:
@@ -191,10 +232,10 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """FAIL: order violations are predicted. PASS: none. UNKNOWN: nothing could be predicted."""
+        """FAIL: more order violations are predicted than tolerated. PASS: no more. UNKNOWN: nothing could be predicted."""
         if self.simulated is None or not self.simulated.entries:
             return UNKNOWN
-        return FAIL if self.simulated.order_violations else PASS
+        return PASS if self.tolerated.allow(self.simulated) else FAIL
 
     def over_seeds(self) -> dict[str, list[float]]:
         """Least and most of all seeds."""
@@ -372,6 +413,7 @@ def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
             problem=f"{left_out} of {len(some)} topics could not be simulated and are left out"
             if left_out
             else None,
+            tolerated=OrderLimits.over([row.tolerated for row in able]),
         )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from dispatch_core.audit.promises.promise import FAIL, PASS
 from dispatch_core.report.names import file_name
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations.alert_ledger import read_histories, record_sent
@@ -25,7 +26,7 @@ from dispatch_expectations.clear_reasons import with_reasons
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult, severity_rank
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.policy import Policy
-from dispatch_expectations.promise import ALL, FAIL, PASS
+from dispatch_expectations.promise import ALL
 from spark_jobs.intervals import interval
 from spark_jobs.location import Location
 from spark_jobs.warehouse.delta_tables import Place

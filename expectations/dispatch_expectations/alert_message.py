@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from dispatch_core.audit.promises.promise import FAIL, PASS
 from dispatch_core.audit.sentences.lists import counts_by_name, listed
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES, digest
 from dispatch_expectations.dispatcher_results import AlertFinding, severity_rank
 from dispatch_expectations.frames import Dispatcher
-from dispatch_expectations.promise import FAIL, PASS
 
 #: Maximum number of findings in a mail, and in a chat.
 MAX_QUOTED: Final = 50

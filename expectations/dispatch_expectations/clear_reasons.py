@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.every import PROMISES, counts
+from dispatch_core.audit.promises.promise import PASS, plain
 from dispatch_expectations.alert_message import Alert
 from dispatch_expectations.alert_state import CLEAR, digest
 from dispatch_expectations.dispatcher_results import (
@@ -13,9 +16,8 @@ from dispatch_expectations.dispatcher_results import (
 )
 from dispatch_expectations.findings import Finding, read_findings
 from dispatch_expectations.frames import Dispatcher
-from dispatch_expectations.policy import Policy, Rule, current_policy
-from dispatch_expectations.promise import PASS, plain
-from dispatch_expectations.suites import BY_NAME, PROMISES, counts
+from dispatch_expectations.policy import Policy, current_policy
+from dispatch_expectations.suites import BY_NAME
 from spark_jobs.intervals import interval
 from spark_jobs.warehouse.delta_tables import Place
 

@@ -22,7 +22,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dispatch_expectations.promise import ALL, SEVERITY
+from dispatch_core.audit.promises.promise import SEVERITY
+from dispatch_expectations.promise import ALL
 from dispatch_expectations.row_suites import ROW_SUITE, TITLES
 from dispatch_expectations.run_suites import OWN_SUITE
 from dispatch_expectations.suites import BY_NAME

@@ -24,8 +24,8 @@ from great_expectations.render.renderer.content_block.validation_results_table_c
 )
 from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
 
+from dispatch_core.audit.promises.promise import plain
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
-from dispatch_expectations.promise import plain
 from dispatch_expectations.result_tables import SHOWN
 
 #: Unexpected rows of one expectation that a page shows.

@@ -8,10 +8,11 @@ from typing import Final
 
 import pyarrow.dataset as ds
 
+from dispatch_core.audit.promises.promise import PASS
 from dispatch_core.recording.stored_files import parquet_dataset
 from dispatch_expectations.alert_ledger import open_dispatchers
 from dispatch_expectations.frames import KEY, NOBODY, Dispatcher
-from dispatch_expectations.promise import ALL, PASS
+from dispatch_expectations.promise import ALL
 from dispatch_expectations.table_rows import interval_dataset, read_batches
 from dispatch_expectations.verdict import Verdict
 from spark_jobs.intervals import interval

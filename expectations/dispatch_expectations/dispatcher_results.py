@@ -14,16 +14,19 @@ from datetime import datetime
 from typing import Final
 
 from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS, SEVERITIES
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.every import PROMISE_OF_KIND, PROMISES, counts
+from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN, Check
 from dispatch_expectations.alert_ledger import reported_dispatchers
 from dispatch_expectations.alert_state import NEW, digest, lasting_evidence
-from dispatch_expectations.balance import without_window
+from dispatch_expectations.balance_window import without_window
 from dispatch_expectations.deleted_subscriptions import deleted_subscriptions
 from dispatch_expectations.findings import LASTING, MAX_IDENTITIES, Finding, first_lines, read_findings
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import NAMED_BY, without_moment
-from dispatch_expectations.policy import Policy, Rule, current_policy
-from dispatch_expectations.promise import ALL, FAIL, NO_DISPATCHER, PASS, UNKNOWN, Check
-from dispatch_expectations.suites import BY_NAME, PROMISE_OF_KIND, PROMISES, counts
+from dispatch_expectations.policy import Policy, current_policy
+from dispatch_expectations.promise import ALL, NO_DISPATCHER
+from dispatch_expectations.suites import BY_NAME
 from dispatch_expectations.validate import read_verdicts
 from dispatch_expectations.verdict import Verdict
 from spark_jobs.warehouse.delta_tables import Place

@@ -8,7 +8,7 @@ Findings that belong to no dispatcher are in a row named ``*``, if there are any
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -17,21 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.assumptions import UNLOGGED
-from dispatch_core.audit.catalogue import (
-    BY_BEHAVIOUR,
-    BY_LINES,
-    BY_MOVE,
-    DOUBTS,
-    HANDOVER,
-    ORDER_NOT_PROMISED,
-)
+from dispatch_core.audit.catalogue import BY_BEHAVIOUR, BY_LINES, BY_MOVE, DOUBTS
 from dispatch_core.audit.deliveries.findings import CURSOR_MAY_HAVE_MOVED, LOG_GAP
-from dispatch_expectations.balance import GATES, window_in_reason
-from dispatch_expectations.duplicate_delivery import CAUSES
+from dispatch_core.audit.promises.counts import BALANCE_COLUMNS, STATE_COLUMNS, WAITS, Counts
+from dispatch_expectations.balance_window import window_in_reason
 from dispatch_expectations.moment import judged_as_of, moment_in_reason
 from dispatch_expectations.policy import Policy
 from dispatch_expectations.promise import NO_DISPATCHER
-from dispatch_expectations.suites import LOG_KINDS, PROMISE_OF_KIND, TOLERATED_KINDS
 from dispatch_expectations.table_rows import (
     aggregate,
     interval_dataset,
@@ -50,46 +42,24 @@ Dispatcher = tuple[str, str, str]
 
 KEY: Final = ["cluster", "topic", "subscription"]
 NOBODY: Final[Dispatcher] = (NO_DISPATCHER, NO_DISPATCHER, NO_DISPATCHER)
-#: Subscription types whose consumers get no promise of order and whose rule is not replayed.
-UNORDERED: Final = ("Shared",)
 #: Reasons of findings, and what then may explain decisions that differ from the rules.
 _DOUBTED_BY: Final = {LOG_GAP: BY_LINES, CURSOR_MAY_HAVE_MOVED: BY_MOVE, UNLOGGED: BY_BEHAVIOUR}
 #: Tables without which nothing can be judged.
 REQUIRED_TABLES: Final = ("consumer_events", "dispatcher_state")
 
-#: Columns of findings that a change of the active consumer explains, by promise.
-HANDED_OVER: Final = {promise: f"{promise}_{HANDOVER}" for promise in ("per_key_order", "duplicate_delivery")}
-_CERTAINTY: Final = ("certain", "uncertain")
-_UNCERTAIN_COUNTED: Final = ("per_key_order", "duplicate_delivery", "completeness")
-#: Waiting times that the policy may limit.
-WAITS: Final = ("wait_ms_p99", "wait_ms_max", "blocked_message_ms")
 #: Columns of ``rolling_balance`` that are judged in place of those of ``balance``, and the window that they are of.
-_ROLLING: Final = (
-    *("consumer_name", "messages", "keys", "message_share", "hash_share"),
-    *("window_end", "left_out_s"),
-)
+_ROLLING: Final = (*BALANCE_COLUMNS, "window_end", "left_out_s")
 
 
 @dataclass
-class _Row:
-    """Counts of one dispatcher while they are collected."""
+class _Row(Counts):
+    """Counts of one dispatcher, and what belongs to its place in the warehouse.
 
-    incarnation: int = 0
-    in_log: bool = False
-    sent_in_log: int = 0
-    delivered: int = 0
+    ``files``: of its rows; ``rolling``: rows of ``rolling_balance``, judged in place of those of ``balance``.
+    """
+
     files: set[str] = field(default_factory=set)
-    kinds: Counter[str] = field(default_factory=Counter)
-    uncertain: Counter[str] = field(default_factory=Counter)
-    states: list[dict[str, Any]] = field(default_factory=list)
-    balance: list[dict[str, Any]] = field(default_factory=list)
-    rolling: list[dict[str, Any]] = field(default_factory=list)
-    waits: list[dict[str, Any]] = field(default_factory=list)
-    explained: int = 0
-    doubted: int = 0
-    doubted_by: set[str] = field(default_factory=set)
-    quarantined: int = 0
-    first_quarantined: str = ""
+    rolling: list[Mapping[str, Any]] = field(default_factory=list)
 
 
 def dispatcher_frame(warehouse: Place, interval_start: datetime, policy: Policy) -> pd.DataFrame:
@@ -160,10 +130,8 @@ def _with_sent(batches: Iterator[pa.RecordBatch], keys: list[str]) -> Iterator[p
 
 def _read_replay(warehouse: Place, interval_start: datetime, rows: defaultdict[Dispatcher, _Row]) -> None:
     """Read the tables of the replay and of the aggregates."""
-    state_columns = [*KEY, "incarnation", "subscription_type", "not_judged_reason"]
-    state_columns += ["rounds", "decisions", "uncertain", "divergent", "last_seq", "last_t_us"]
     states = interval_dataset(warehouse, "dispatcher_state", interval_start)
-    for state in read_rows(states, state_columns):
+    for state in read_rows(states, [*KEY, "incarnation", *STATE_COLUMNS]):
         row = rows[_dispatcher(state)]
         row.states.append(state)
         row.incarnation = max(row.incarnation, state["incarnation"])
@@ -171,9 +139,7 @@ def _read_replay(warehouse: Place, interval_start: datetime, rows: defaultdict[D
     for group in aggregate(read_batches(deliveries, KEY), KEY):
         rows[_dispatcher(group)].delivered = group["count"]
     balance = interval_dataset(warehouse, "balance", interval_start)
-    for group in read_rows(
-        balance, [*KEY, "consumer_name", "messages", "keys", "message_share", "hash_share"]
-    ):
+    for group in read_rows(balance, [*KEY, *BALANCE_COLUMNS]):
         rows[_dispatcher(group)].balance.append(group)
     rolling = interval_dataset(warehouse, "rolling_balance", interval_start)
     for group in read_rows(rolling, [*KEY, *_ROLLING]):
@@ -211,22 +177,8 @@ def _read_anomalies(warehouse: Place, interval_start: datetime, rows: defaultdic
     anomalies = interval_dataset(warehouse, "anomalies", interval_start)
     keys = [*KEY, "kind", "cause", "reason", "uncertain"]
     for group in aggregate(read_batches(anomalies, keys), keys):
-        row, kind, count = rows[_dispatcher(group)], group["kind"], group["count"]
-        explained = kind == "redelivered" and group["cause"] in CAUSES
-        if kind not in PROMISE_OF_KIND and kind not in LOG_KINDS:
-            row.kinds["unknown_kinds"] += count
-        elif group["reason"] == ORDER_NOT_PROMISED and PROMISE_OF_KIND.get(kind) == "per_key_order":
-            row.kinds[ORDER_NOT_PROMISED] += count
-        elif group["reason"] == HANDOVER and PROMISE_OF_KIND.get(kind) in HANDED_OVER:
-            row.kinds[HANDED_OVER[PROMISE_OF_KIND[kind]]] += count
-        elif explained:
-            row.kinds[f"redelivered_{group['cause']}"] += count
-        elif group["uncertain"] and kind in PROMISE_OF_KIND and kind not in TOLERATED_KINDS:
-            row.uncertain[PROMISE_OF_KIND[kind]] += count
-        else:
-            if kind in LOG_KINDS:
-                row.kinds[f"{kind}_{'uncertain' if group['uncertain'] else 'certain'}"] += count
-            row.kinds["redelivered_unexplained" if kind == "redelivered" else kind] += count
+        row = rows[_dispatcher(group)]
+        row.add(group["kind"], group["cause"], group["reason"], group["uncertain"], group["count"])
     # A finding lists only its first positions; the number of its unsent entries is a column of its own.
     with_unsent = pc.field("unsent") > 0
     logs = [*KEY, "incarnation"]
@@ -269,7 +221,7 @@ def _read_doubted(warehouse: Place, interval_start: datetime, rows: defaultdict[
             if log in since and decision["seq"] >= since[log]:
                 row = rows[_dispatcher(decision)]
                 row.doubted += 1
-                row.doubted_by |= because[log]
+                row.doubted_by |= dict.fromkeys(because[log])
 
 
 def _rows_unaccounted(warehouse: Place, interval_start: datetime) -> int | None:
@@ -330,98 +282,18 @@ def _where(item: dict[str, Any]) -> str:
 def _record(dispatcher: Dispatcher, row: _Row, policy: Policy, unaccounted: int | None) -> dict[str, Any]:
     cluster, topic, subscription = dispatcher
     rule = policy.rule_for(topic, subscription)
-    nobody = dispatcher == NOBODY
-    types = sorted({state["subscription_type"] for state in row.states if state["subscription_type"]})
-    unordered = bool(types) and all(kind in UNORDERED for kind in types)
-    decisions = sum(state["decisions"] for state in row.states)
-    reasons = sorted({state["not_judged_reason"] for state in row.states if state["not_judged_reason"]})
-    # Of Shared only a trace has decisions; else nothing is wrong if none was compared.
-    unjudged = [] if unordered and not decisions else reasons
-    uncertain = sum(state["uncertain"] for state in row.states)
-    divergent = sum(state["divergent"] for state in row.states)
-    doubted = min(row.doubted, divergent)
-    undelivered: float | None = None
-    if row.waits:
-        undelivered = max(0, sum(wait["never_delivered"] for wait in row.waits) - row.explained)
-    elif nobody or not (row.sent_in_log or row.delivered):
-        undelivered = 0
-    record: dict[str, Any] = {
+    row.doubted_by = {because: None for because in _DOUBTED_BY.values() if because in row.doubted_by}
+    return {
         "cluster": cluster,
         "topic": topic,
         "subscription": subscription,
-        "incarnation": row.incarnation,
-        "subscription_type": ", ".join(types),
-        "unordered": unordered,
         "policy": rule.name,
-        "replay_missing": int(row.in_log and not row.states),
-        # As of the interval's end, over all intervals. A log that could not be put together has no line in its state.
-        "never_recorded": int(
-            bool(row.states)
-            and not row.in_log
-            and all(not state["last_seq"] and state["last_t_us"] is None for state in row.states)
-        ),
-        "sent_in_log": row.sent_in_log,
-        "sent_unaudited": abs(row.sent_in_log - row.delivered),
-        "because": f": {'; '.join(reasons)}" if reasons else "",
-        "decisions": decisions,
-        "divergent": divergent - doubted,
-        "doubted": doubted,
-        "doubted_by": " or ".join(because for because in _DOUBTED_BY.values() if because in row.doubted_by),
-        "uncertain_percent": 100.0 * uncertain / decisions if decisions else 0.0,
-        "not_judged": len(unjudged),
-        # Only a trace has the rounds of the deliveries.
-        "reads_unseen": bool(decisions and row.sent_in_log)
-        and not any(state["rounds"] for state in row.states),
-        "not_judged_reason": "; ".join(unjudged),
-        "undecided_sends": 0 if decisions or unjudged or unordered else row.sent_in_log,
-        "undelivered": undelivered,
-        "quarantined": row.quarantined,
-        "first_quarantined": row.first_quarantined,
-        "rows_unaccounted": unaccounted,
-        "balance_missing": int(row.delivered > 0 and not row.balance),
+        **row.row(rule, rolling=row.rolling, unaccounted=unaccounted, nobody=dispatcher == NOBODY),
+        "balance_window": window_in_reason(row.rolling),
     }
-    record |= {
-        kind: row.kinds[kind] for kind in (*PROMISE_OF_KIND, *LOG_KINDS, ORDER_NOT_PROMISED, "unknown_kinds")
-    }
-    record |= {f"{kind}_{how}": row.kinds[f"{kind}_{how}"] for kind in LOG_KINDS for how in _CERTAINTY}
-    record |= {column: row.kinds[column] for column in HANDED_OVER.values()}
-    record |= {f"redelivered_{cause}": row.kinds[f"redelivered_{cause}"] for cause in CAUSES}
-    record |= {f"{promise}_uncertain": row.uncertain[promise] for promise in _UNCERTAIN_COUNTED}
-    record |= {name: _most(wait[name] for wait in row.waits) for name in WAITS}
-    record |= _balance(row.rolling or row.balance)
-    record["balance_window"] = window_in_reason(row.rolling)
-    gates = [(column, rule.limit(*threshold.split("."))) for column, threshold in GATES]
-    record["balance_not_judged"] = any(
-        record[column] is None or record[column] < (least or 0) for column, least in gates
-    )
-    return record
 
 
 def _last_line_us(row: _Row) -> int | None:
     """Return the time of a dispatcher's last line."""
     times = [state["last_t_us"] for state in row.states if state["last_t_us"] is not None]
     return max(times, default=None)
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    """Return the greatest known value, which is that of the worst incarnation."""
-    return max((value for value in values if value is not None), default=None)
-
-
-def _balance(consumers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compute the counts for the balance gates, and the consumer with the greatest load for its share of the hash space."""
-    ratios = [
-        (consumer["message_share"] / consumer["hash_share"], consumer["consumer_name"])
-        for consumer in consumers
-        if consumer["hash_share"]
-    ]
-    ratio, busiest = max(ratios, default=(None, ""))
-    return {
-        "messages": sum(consumer["messages"] for consumer in consumers),
-        # The keys of a window with too few messages are not counted.
-        "keys_per_consumer": None
-        if any(consumer["keys"] is None for consumer in consumers)
-        else sum(consumer["keys"] for consumer in consumers) / max(len(consumers), 1),
-        "max_share_ratio": ratio,
-        "busiest_consumer": busiest,
-    }

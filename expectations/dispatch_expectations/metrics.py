@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Final, Literal
 
 from dispatch_core.audit.catalogue import KINDS
+from dispatch_core.audit.promises.promise import SEVERITY
 from dispatch_expectations.frames import Dispatcher
-from dispatch_expectations.promise import SEVERITY
 
 #: Subscriptions that are named at most: each is a time series of its own.
 NAMED_AT_MOST: Final = 100

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from dispatch_expectations.promise import FAIL
+from dispatch_core.audit.policy.yaml_reader import YamlFileError, YamlReader, shown
+from dispatch_core.audit.promises.promise import FAIL
+from dispatch_core.cli.policy_file import content_of
 from dispatch_expectations.result_tables import ADDED, COLUMNS
-from dispatch_expectations.yaml_file import YamlFileError, YamlReader, shown
 
 if TYPE_CHECKING:
     from great_expectations.checkpoint.actions import ValidationAction
@@ -85,7 +86,7 @@ class OwnExpectations:
 
 def load_own_expectations(path: Path) -> OwnExpectations:
     """Read a file. Raises ``OwnExpectationsError`` with every problem."""
-    return _Reader(path).read()
+    return _Reader(str(path), content_of(path, OwnExpectationsError)).read()
 
 
 class _Reader(YamlReader):
@@ -112,7 +113,7 @@ class _Reader(YamlReader):
         if self.problems:
             raise OwnExpectationsError(self.problems)
         return OwnExpectations(
-            str(self.path),
+            self.path,
             tuple(entry for entry in entries if entry is not None),
             tuple(action for action in actions if action is not None),
         )

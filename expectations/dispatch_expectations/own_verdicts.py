@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN, plain
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
+from dispatch_core.audit.verdict import NOT_CERTAIN
 from dispatch_expectations.frames import NOBODY, Dispatcher
 from dispatch_expectations.own_expectations import WARN
-from dispatch_expectations.promise import FAIL, PASS, UNKNOWN, plain
 from dispatch_expectations.result_tables import ResultTable
 from dispatch_expectations.run_suites import OwnOutcome
 from dispatch_expectations.suites import CUSTOM_PROMISE
-from dispatch_expectations.verdict import NOT_CERTAIN
 
 
 @dataclass

@@ -21,12 +21,14 @@ from typing import Any, Final
 
 from dispatch_core.audit.sentences.names import printable
 from dispatch_core.cli.log_lines import run_command, with_fields
+from dispatch_core.cli.policy_file import add_policy_argument
 from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_link_argument,
     add_override_arguments,
     overrides_given,
 )
+from dispatch_core.cli.selection import add_refused_arguments
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.files import file_format
 from dispatch_core.recording.links import SourceWalk
@@ -38,6 +40,12 @@ from spark_jobs.pull.hours_survey import HOUR_US
 from spark_jobs.pull.segments import Segment
 
 HELP: Final = "pull, ingest, replay, judge: all stages without Airflow"
+_WHOLE: Final = (
+    "an interval is judged with all that its sources have, as findings over many topics need; give other sources, or a "
+    "policy with rules for topics"
+)
+#: Options of other commands that mean nothing here.
+_REFUSED: Final = {"--topic": _WHOLE, "--subscription": _WHOLE}
 _ORDER: Final = {"FAIL": 0, "UNKNOWN": 1, "PASS": 2}
 
 
@@ -50,15 +58,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval-start",
+        "--from",
         type=stage_command.moment,
         help="day or ISO 8601 time, UTC (default: every day on which the source has events)",
     )
     parser.add_argument(
-        "--interval-end", type=stage_command.moment, help="exclusive (default: a day after the start)"
+        "--interval-end",
+        "--to",
+        type=stage_command.moment,
+        help="exclusive (default: a day after the start)",
     )
     add_override_arguments(parser)
     add_link_argument(parser)
+    add_refused_arguments(parser, _REFUSED)
     add_as_of_arguments(parser)
+    add_policy_argument(parser)
     parser.add_argument(
         "--forget-gone",
         action="store_true",
@@ -108,7 +122,7 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     sources = [path for source in args.source for path in _expanded(source, walk)]
     for line in walk.messages():
         say(f"pull: {line}")
-    from dispatch_expectations.policy import current_policy
+    from dispatch_expectations.policy import current_policy, load_policy
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.aggregates.aggregate_interval import aggregate
     from spark_jobs.ingest.landing_changes import stale_intervals
@@ -122,7 +136,7 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     from spark_jobs.warehouse.balance_window import outdated_windows
     from spark_jobs.warehouse.run_ledger import Ledger
 
-    policy = current_policy()
+    policy = load_policy(args.policy) if args.policy else current_policy()
     limits = policy.limit_rules()
     asked = AsOf(args.as_of, args.complete)
     landing, warehouse = home / "landing", home / "warehouse"

@@ -19,12 +19,14 @@ import pyarrow.dataset as ds
 
 from dispatch_core import tables
 from dispatch_core.audit.catalogue import DOCUMENTED, SEVERITIES
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.counts import WAITS
+from dispatch_core.audit.promises.duplicate_delivery import CAUSES
+from dispatch_core.audit.promises.every import PROMISES, counts
+from dispatch_core.audit.promises.promise import Check
 from dispatch_core.recording import schema
-from dispatch_expectations.duplicate_delivery import CAUSES
-from dispatch_expectations.frames import KEY, NOBODY, WAITS, Dispatcher
-from dispatch_expectations.policy import Policy, Rule
-from dispatch_expectations.promise import Check
-from dispatch_expectations.suites import PROMISES, counts
+from dispatch_expectations.frames import KEY, NOBODY, Dispatcher
+from dispatch_expectations.policy import Policy
 from dispatch_expectations.table_rows import interval_dataset, read_batches
 from spark_jobs.warehouse.contracts import PARTITION
 from spark_jobs.warehouse.delta_tables import Place

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.audit.catalogue import KINDS
-from dispatch_expectations.frames import WAITS
-from dispatch_expectations.policy import Rule
-from dispatch_expectations.promise import GX_SEVERITIES, Check, plain
-from dispatch_expectations.suites import PROMISES
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.counts import WAITS
+from dispatch_core.audit.promises.every import PROMISES
+from dispatch_core.audit.promises.promise import Check, plain
+from dispatch_expectations.promise import GX_SEVERITIES, gx_severity
 
 if TYPE_CHECKING:
     import great_expectations as gx
@@ -102,7 +103,7 @@ def _at_most(table: str, check: Check, rule: Rule, several_rules: bool) -> Any:
         column="share_ratio" if table == "balance" else check.column,
         max_value=limit,
         row_condition=Column("policy") == rule.name if several_rules else None,
-        severity=check.gx_severity,
+        severity=gx_severity(check),
         notes="docs/verdicts.md#the-promises",
         **_words(table, f"at most {plain(limit)}: {check.measured}"),
     )

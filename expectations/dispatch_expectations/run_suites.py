@@ -22,13 +22,16 @@ from operator import and_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.promises.every import PROMISES
+from dispatch_core.audit.promises.promise import UNKNOWN, Check, Promise
+from dispatch_core.audit.verdict import Outcome
 from dispatch_core.errors import DispatchAuditError
 from dispatch_expectations.own_expectations import OwnExpectation, OwnExpectations
-from dispatch_expectations.policy import Policy, Rule
-from dispatch_expectations.promise import UNKNOWN, Check, Promise
+from dispatch_expectations.policy import Policy
+from dispatch_expectations.promise import gx_severity
 from dispatch_expectations.result_tables import SHOWN, ResultTable
 from dispatch_expectations.row_suites import row_suite
-from dispatch_expectations.suites import PROMISES
 
 if TYPE_CHECKING:
     import great_expectations as gx
@@ -67,19 +70,10 @@ class ExpectationError(DispatchAuditError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A value that one expectation found unexpected in one dispatcher's row; ``limit`` None: the value is missing."""
+class RowOutcome(Outcome):
+    """A value that one expectation found unexpected, and the index of its dispatcher's row."""
 
     row: int
-    promise: str
-    check: Check
-    value: Any
-    limit: float | None
-
-    @property
-    def decides(self) -> str:
-        """FAIL or UNKNOWN."""
-        return UNKNOWN if self.limit is None else self.check.decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +94,7 @@ class OwnOutcome:
 class Outcomes:
     """The unexpected rows of counts, and the outcomes of the user's expectations."""
 
-    counts: list[Outcome]
+    counts: list[RowOutcome]
     own: list[OwnOutcome]
 
 
@@ -267,7 +261,7 @@ def _suite(
                     meta={"check": mark, "decides": check.decides},
                     description=html.escape(check.describe(limit), quote=False)
                     + (f" (rule {rule.name})" if len(rules) > 1 else ""),
-                    severity=check.gx_severity,
+                    severity=gx_severity(check),
                     notes=notes,
                 )
             )
@@ -300,7 +294,7 @@ def _not_evaluated(result: Any, where: str, error: str) -> str:
 
 def _unexpected(
     mark: str, result: Any, planned: Mapping[str, tuple[Check, float | None]], frame: pd.DataFrame
-) -> list[Outcome]:
+) -> list[RowOutcome]:
     raised = _exception(result.exception_info)
     if raised:
         raise ExpectationError(_not_evaluated(result, mark, raised))
@@ -313,7 +307,7 @@ def _unexpected(
             f"Great Expectations found {mark} unexpected but named no row; no verdict was published"
         )
     promise = mark.partition("/")[0]
-    return [Outcome(row, promise, check, frame.at[row, check.column], limit) for row in rows]
+    return [RowOutcome(promise, check, frame.at[row, check.column], limit, row) for row in rows]
 
 
 def _exception(info: Any) -> str:

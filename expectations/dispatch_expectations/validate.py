@@ -19,24 +19,26 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from dispatch_core.audit.assumptions import Assumptions
-from dispatch_core.audit.sentences.lists import counts_by_name
+from dispatch_core.audit.policy.reader import POLICY_VARIABLE
+from dispatch_core.audit.promises import balance
+from dispatch_core.audit.promises.every import PROMISES
+from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN, Promise, worst
+from dispatch_core.audit.verdict import judge
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.tables import VERDICTS
-from dispatch_expectations import balance
 from dispatch_expectations import data_docs as docs
-from dispatch_expectations.conformance import KEPT_UNSEEN
 from dispatch_expectations.findings import Finding, read_findings, top
 from dispatch_expectations.frames import NOBODY, Dispatcher, dispatcher_frame
 from dispatch_expectations.moment import NAMED_BY, without_moment
 from dispatch_expectations.own_expectations import WARN, load_own_expectations
 from dispatch_expectations.own_verdicts import KEPT, CustomResult, custom_results
-from dispatch_expectations.policy import POLICY_VARIABLE, Policy, current_policy, load_policy
-from dispatch_expectations.promise import ALL, CUSTOM, FAIL, PASS, UNKNOWN, Promise, worst
+from dispatch_expectations.policy import Policy, current_policy, load_policy
+from dispatch_expectations.promise import ALL, CUSTOM
 from dispatch_expectations.result_tables import rows_over_limits, whole_table
-from dispatch_expectations.run_suites import Outcome, run_suites
-from dispatch_expectations.suites import BY_NAME, PROMISES
+from dispatch_expectations.run_suites import RowOutcome, run_suites
+from dispatch_expectations.suites import BY_NAME
 from dispatch_expectations.table_rows import interval_dataset, read_rows
-from dispatch_expectations.verdict import NOT_CERTAIN, Verdict
+from dispatch_expectations.verdict import Verdict
 from spark_jobs.intervals import interval
 from spark_jobs.location import Location
 from spark_jobs.stage_command import moment
@@ -104,14 +106,14 @@ def _order(promise: str) -> int:
 
 def _verdicts(
     frame: pd.DataFrame,
-    outcomes: list[Outcome],
+    outcomes: Sequence[RowOutcome],
     findings: list[Finding],
     interval_start: datetime,
     policy: Policy,
     custom: Mapping[Dispatcher, CustomResult] | None,
 ) -> list[Verdict]:
     """Make the verdicts of all dispatchers; ``custom``: what the user's expectations found, None if there are none."""
-    by_cell: defaultdict[tuple[int, str], list[Outcome]] = defaultdict(list)
+    by_cell: defaultdict[tuple[int, str], list[RowOutcome]] = defaultdict(list)
     for outcome in outcomes:
         by_cell[outcome.row, outcome.promise].append(outcome)
     by_dispatcher: defaultdict[Dispatcher, list[Finding]] = defaultdict(list)
@@ -161,36 +163,20 @@ def _custom_verdict(like: Verdict, result: CustomResult) -> Verdict:
 def _promise_verdict(
     promise: Promise,
     row: Mapping[str, Any],
-    outcomes: list[Outcome],
+    outcomes: Sequence[RowOutcome],
     findings: list[Finding],
     interval_start: datetime,
     assumptions: Assumptions,
 ) -> Verdict:
     """Make the verdict of one dispatcher and promise: the worst of its unexpected values."""
-    verdict = worst([outcome.decides for outcome in outcomes])
-    deciding = [outcome for outcome in outcomes if outcome.decides == verdict]
-    broken = {outcome.check.column for outcome in deciding}
-    tolerated = sum(int(row[column]) for column in promise.tolerated if column not in broken)
-    uncertain = verdict == UNKNOWN
+    judgement = judge(promise, row, outcomes, assumptions)
+    deciding = [outcome for outcome in outcomes if outcome.decides == judgement.verdict]
+    uncertain = judgement.verdict == UNKNOWN
     kinds = {kind for outcome in deciding for kind in outcome.check.kinds}
     evidence = [
         finding for finding in findings if finding.kind in kinds and (uncertain or not finding.uncertain)
     ]
-    counted = (
-        outcome.value for outcome in deciding if outcome.check.counts_findings and outcome.limit is not None
-    )
-    if verdict == PASS:
-        reason = _kept(promise, row)
-    else:
-        reason = "; ".join(_sentence(outcome, row) for outcome in deciding)
-        others = [outcome for outcome in outcomes if outcome.decides != verdict]
-        assumed = assumptions.rests_on(
-            {"kind": kind, "reason": None, "uncertain": verdict != FAIL} for kind in sorted(kinds)
-        )
-        if assumed:
-            reason += f"; assumed absent: {', '.join(assumed)}"
-        if others:
-            reason += NOT_CERTAIN + "; ".join(_sentence(outcome, row) for outcome in others)
+    reason = judgement.reason
     if promise.name == balance.PROMISE.name:
         reason += row["balance_window"]
     if promise.name in NAMED_BY:
@@ -202,33 +188,12 @@ def _promise_verdict(
         subscription=row["subscription"],
         incarnation=int(row["incarnation"]),
         promise=promise.name,
-        verdict=verdict,
-        findings=sum(max(1, int(value)) for value in counted),
-        tolerated=tolerated,
+        verdict=judgement.verdict,
+        findings=judgement.findings,
+        tolerated=judgement.tolerated,
         reason=reason,
         top_findings=tuple(top(evidence, MAX_TOP_FINDINGS)),
     )
-
-
-def _sentence(outcome: Outcome, row: Mapping[str, Any]) -> str:
-    if outcome.limit is None:
-        return outcome.check.missing
-    return outcome.check.explain(outcome.value, outcome.limit, row)
-
-
-def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
-    """Write the reason of a PASS: what was kept, not judged and tolerated."""
-    reason = promise.kept
-    if promise.name == balance.PROMISE.name:
-        reason = balance.kept(row, promise.kept)
-    elif row["unordered"] and promise.name in ("per_key_order", "conformance"):
-        reason = f"not judged: a {row['subscription_type']} subscription promises no order and its rule is not replayed"
-    elif row["reads_unseen"] and promise.name == "conformance":
-        reason = KEPT_UNSEEN
-    counts = [(column, int(row[column])) for column in promise.tolerated if row[column]]
-    if counts:
-        reason += f"; tolerated: {counts_by_name(dict(counts))}"
-    return reason
 
 
 def _overall_verdict(promises: list[Verdict], moment: str) -> Verdict:

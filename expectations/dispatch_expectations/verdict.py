@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
+from dispatch_core.audit.promises.promise import UNKNOWN
+from dispatch_core.audit.verdict import NOT_CERTAIN
 from dispatch_core.tables import VERDICTS
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.moment import AS_OF
-from dispatch_expectations.promise import UNKNOWN
-
-#: Part of the reason of a FAIL in which another part of the promise is UNKNOWN.
-NOT_CERTAIN: Final = "; besides, not certain: "
 
 
 @dataclass(frozen=True, slots=True)

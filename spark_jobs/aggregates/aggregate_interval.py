@@ -17,9 +17,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.active_topics import active_times, failover_imbalances
+from dispatch_core.audit import active_topics
+from dispatch_core.audit.active_topics import active_times
 from dispatch_core.audit.limit_rules import LimitRules
-from dispatch_core.audit.limits import DEFAULT_LIMITS, Limits
+from dispatch_core.audit.limits import DEFAULT_LIMITS
 from dispatch_core.errors import names_disk_errors
 from dispatch_core.tables import ANOMALIES
 from spark_jobs import stage_command
@@ -212,14 +213,9 @@ def uneven_topics(times: pa.Table, span: Interval, limits: LimitRules) -> list[d
     ``times``: rows of ``active_topics.ACTIVE_TIMES``. A rule of limits holds for the topics that it matches; topics with
     other limits are judged apart.
     """
-    by_limits: dict[Limits, list[int]] = {}
-    topics = zip(times["topic"].to_pylist(), times["subscription"].to_pylist(), strict=True)
-    for row, topic in enumerate(topics):
-        by_limits.setdefault(limits.limits_for(*topic), []).append(row)
     return [
         {**finding, "interval_start": span.start, "incarnation": 0}
-        for of_topic, rows in by_limits.items()
-        for finding in failover_imbalances(times.take(pa.array(rows)), of_topic)
+        for finding in active_topics.uneven_topics(times, limits)
     ]
 
 

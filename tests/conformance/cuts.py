@@ -34,14 +34,13 @@ from dispatch_core.audit.deliveries.findings import CLOCK_JUMPED, DOUBTS
 from dispatch_core.audit.limits import DEFAULT_LIMITS
 from dispatch_core.audit.verdict import FAIL, PASS, overall, verdicts
 from dispatch_core.audit.waits.findings import LEFT_WAITING
-from dispatch_core.cli.audit import _seen
 from dispatch_core.cli.recordings import with_progress_bar
 from dispatch_core.recording import rewrite
 from dispatch_core.recording.known_until import log_until
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.whole_log import WholeAudit, audit_whole
+from tests.dispatch_core.audit.judging import counts_of_audit
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
@@ -124,12 +123,7 @@ def _cut(name: str, number: int, log: DispatcherLog, line: int, whole: WholeAudi
 
 def _verdict(audit: WholeAudit, log: DispatcherLog) -> str:
     assumptions = Assumptions.of(log, None)
-    seen = _seen(audit, log, DEFAULT_LIMITS)
-    return overall(
-        verdicts(
-            audit.anomalies, subscription_type=subscription_type(log), seen=seen, assumptions=assumptions
-        )
-    )
+    return overall(verdicts(audit.anomalies, counts_of_audit(log, audit), assumptions=assumptions))
 
 
 def _identity(row: Row) -> tuple[Any, ...]:

@@ -18,9 +18,9 @@ import pytest
 from dispatch_airflow import notify, outbox_delivery, stages
 from dispatch_airflow.home import Home, StepError
 from dispatch_airflow.outbox_delivery import ChannelsError
+from dispatch_core.audit.promises.promise import FAIL, PASS
 from dispatch_expectations.alert import read_alerts
 from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherResult
-from dispatch_expectations.promise import FAIL, PASS
 from dispatch_expectations.verdict import Verdict
 
 pytestmark = pytest.mark.airflow

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.audit.policy.reader import PolicyError
 from dispatch_expectations import result_tables
 from dispatch_expectations.dispatcher_results import read_results
 from dispatch_expectations.own_expectations import OwnExpectationsError, load_own_expectations
-from dispatch_expectations.policy import PolicyError, load_policy
+from dispatch_expectations.policy import load_policy
 from dispatch_expectations.validate import read_verdicts, validate_interval
 from dispatch_expectations.verdict import Verdict
 from tests.expectations.make import DAY, Day

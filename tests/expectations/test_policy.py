@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from dispatch_core.audit.catalogue import KINDS
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import DEFAULT_LIMITS, NO_LIMIT, LimitsError
+from dispatch_core.audit.policy.reader import PolicyError
+from dispatch_core.audit.promises.every import PROMISES
 from dispatch_expectations.alert_routes import Channel
-from dispatch_expectations.policy import PolicyError, current_alert_rules, load_policy
-from dispatch_expectations.suites import PROMISES
+from dispatch_expectations.policy import current_alert_rules, load_policy
 
 #: Limits that no check compares: they decide what becomes a finding.
 MAKES_FINDINGS = [

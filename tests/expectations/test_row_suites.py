@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.audit.catalogue import HANDOVER, KINDS
+from dispatch_core.audit.promises.every import PROMISES
+from dispatch_core.audit.promises.promise import FAIL, UNKNOWN, Check
 from dispatch_expectations import data_docs_pages, result_tables
 from dispatch_expectations.frames import dispatcher_frame
 from dispatch_expectations.policy import load_policy
-from dispatch_expectations.promise import FAIL, UNKNOWN, Check
+from dispatch_expectations.promise import gx_severity
 from dispatch_expectations.result_tables import rows_over_limits, whole_table
-from dispatch_expectations.suites import PROMISES
 from dispatch_expectations.validate import validate_interval
 from tests.expectations.make import DAY, Day
 
@@ -141,7 +142,7 @@ def test_expectations_say_what_they_are_about_in_words() -> None:
 
 
 def test_severities_are_those_of_great_expectations() -> None:
-    severities = {check.column: check.gx_severity for promise in PROMISES for check in promise.checks}
+    severities = {check.column: gx_severity(check) for promise in PROMISES for check in promise.checks}
     assert (
         severities["out_of_order"]
         == severities["double_outstanding"]
@@ -149,5 +150,5 @@ def test_severities_are_those_of_great_expectations() -> None:
         == "critical"
     )
     assert severities["ack_hole"] == severities["max_share_ratio"] == severities["log_gap"] == "warning"
-    assert Check("x", FAIL, "x", kinds=("hot_key",)).gx_severity == "warning", "it breaks a promise"
-    assert Check("x", UNKNOWN, "x", kinds=("out_of_order",)).gx_severity == "warning", "it proves nothing"
+    assert gx_severity(Check("x", FAIL, "x", kinds=("hot_key",))) == "warning", "it breaks a promise"
+    assert gx_severity(Check("x", UNKNOWN, "x", kinds=("out_of_order",))) == "warning", "it proves nothing"

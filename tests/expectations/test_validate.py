@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dispatch_core.audit.catalogue import HANDOVER, KINDS, ORDER_NOT_PROMISED
+from dispatch_core.audit.promises.counts import Counts
 from dispatch_core.audit.verdict import verdicts as audit_verdicts
 from dispatch_expectations.policy import Policy, load_policy
 from dispatch_expectations.validate import main, overall, read_verdicts, validate_interval
@@ -300,7 +301,10 @@ def test_the_pipeline_and_the_command_line_agree(tmp_path: Path) -> None:
     result = judged(tmp_path, day)
     for number, variant in enumerate(variants):
         rows = [row for row in day.rows["anomalies"] if row["topic"] == f"t{number:03}"]
-        for said in audit_verdicts(rows):
+        counts = Counts(in_log=True, rules=False)
+        for row in rows:
+            counts.add(row["kind"], row["cause"], row["reason"], row["uncertain"])
+        for said in audit_verdicts(rows, counts):
             here = result[f"t{number:03}", said.promise]
             assert here.verdict == said.verdict, (variant, said, here)
 

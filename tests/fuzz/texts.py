@@ -14,17 +14,18 @@ from typing import Any, Final
 
 from dispatch_core.audit.limit_rules import LimitRules
 from dispatch_core.audit.limits import NO_LIMIT, Limits, LimitsError
+from dispatch_core.audit.policy.reader import PolicyError, shipped_text
 from dispatch_core.broker import settings
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.cli.settings_file import SettingsFileError, settings_of
 from dispatch_core.errors import ProfileError
 from dispatch_core.golden.vectors import VectorFileError, parse
 from dispatch_core.importers import broker_conf_file
-from dispatch_expectations.policy import SHIPPED_POLICY, PolicyError, load_policy
+from dispatch_expectations.policy import load_policy
 from spark_jobs.intervals import IntervalError, interval
 
 _DATA: Final = Path(__file__).parents[1] / "data"
-_POLICY: Final = re.sub(r"\s*#[^\n]*", "", SHIPPED_POLICY.read_text(encoding="utf-8")).encode()
+_POLICY: Final = re.sub(r"\s*#[^\n]*", "", shipped_text().decode()).encode()
 _BROKER_CONF: Final = (_DATA / "broker.conf").read_bytes().splitlines(keepends=True)
 _NUMBERS: Final = (
     *(

@@ -62,12 +62,12 @@ def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel: zipfil
 
 def test_what_the_code_reads_beside_itself_is_among_them() -> None:
     assert {name for name in packaged() if not name.endswith(".py")} == {
+        "dispatch_core/audit/policy/audit-policy.yaml",
         "dispatch_core/broker/broker_conf_names.json",
         "dispatch_core/diagnose/known_issues.toml",
         "dispatch_core/minimize/ReproduceTest.java.template",
         "dispatch_core/report/page.css",
         "dispatch_core/report/page.js",
-        "dispatch_expectations/audit-policy.yaml",
         "dispatch_expectations/data_docs.css",
         "spark_jobs/log4j2.properties",
     }

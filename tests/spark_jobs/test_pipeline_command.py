@@ -100,6 +100,19 @@ def test_settings_that_cannot_be_are_refused_before_anything_is_done(
     assert not (tmp_path / "home").exists()
 
 
+def test_topics_are_not_chosen_and_a_policy_with_mistakes_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(str(SAMPLE), "--topic", "orders")
+    assert "--topic means nothing for this command: an interval is judged with all" in capsys.readouterr().err
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("version: 1\ndefaults: {per_key_ordr: {}}\n")
+    assert command(str(SAMPLE), "--home", str(tmp_path / "home"), "--policy", str(policy)) == 2
+    assert "policy.yaml:2: defaults.per_key_ordr: is unknown" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
 def test_without_an_event_there_is_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(SAMPLE / "designed-drain-one-by-one-ch", tmp_path / "run")
     (tmp_path / "run" / "trace.jsonl.gz").write_bytes(b"")

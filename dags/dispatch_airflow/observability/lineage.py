@@ -93,7 +93,8 @@ def assertions(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     It has succeeded if every subscription is PASS. ``severity``: ``error`` if some subscription is FAIL, else ``warn``, for
     then the log does not settle it. ``actual``: the number of subscriptions by verdict.
     """
-    from dispatch_expectations.promise import ALL, FAIL, PASS, SEVERITY, worst
+    from dispatch_core.audit.promises.promise import FAIL, PASS, SEVERITY, worst
+    from dispatch_expectations.promise import ALL
     from dispatch_expectations.suites import BY_NAME
 
     by_promise: dict[str, list[str]] = {}

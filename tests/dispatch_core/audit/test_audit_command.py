@@ -70,7 +70,7 @@ def test_a_clean_recording_exits_with_zero(capsys: pytest.CaptureFixture[str]) -
 def test_people_get_verdicts_reasons_and_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--top", "2", str(CLASSIC), str(ROLLING)]) == 1
     out = capsys.readouterr().out
-    assert "FAIL     23 out_of_order, 40 split_key" in out
+    assert "FAIL     entries sent after a later entry of their key: 23; entries sent to one consumer" in out
     assert out.count("    - ") == 2
     assert (
         "    - 10 out_of_order, 18 split_key at w2 (connection 6), from 08:24:22.944 to 08:24:23.371: " in out

@@ -18,14 +18,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dispatch_core.audit.assumptions import BEHAVIOURS, CURSOR_MOVED, SUBSCRIPTION_DELETED, Assumptions
-from dispatch_core.audit.limits import DEFAULT_LIMITS
 from dispatch_core.audit.verdict import PASS, overall, verdicts
-from dispatch_core.cli.audit import _seen
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.times import from_micros
+from tests.dispatch_core.audit.judging import counts_of_audit
 from tests.dispatch_core.audit.small_logs import (
     T0_US,
     Event,
@@ -299,9 +298,7 @@ def judged(folder: Path) -> tuple[str, set[str], set[str]]:
         audit = audit_whole(log, earlier=recording.logs[:number], closed=False, last=last)
         rows += audit.anomalies.to_pylist()
         assumptions = Assumptions.of(log, None)
-        seen = _seen(audit, log, DEFAULT_LIMITS)
-        kind = str(log.header["subscription_type"])
-        promises += verdicts(audit.anomalies, subscription_type=kind, seen=seen, assumptions=assumptions)
+        promises += verdicts(audit.anomalies, counts_of_audit(log, audit), assumptions=assumptions)
     verdict = overall(promises)
     return verdict, {row["kind"] for row in rows if not row["uncertain"]}, {row["kind"] for row in rows}
 

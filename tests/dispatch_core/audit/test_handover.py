@@ -9,7 +9,9 @@ import pytest
 
 from dispatch_core.audit.catalogue import HANDOVER, MAYBE_HANDOVER
 from dispatch_core.audit.deliveries.rows import Audit
-from dispatch_core.audit.verdict import Policy, PromiseVerdict, verdicts
+from dispatch_core.audit.policy.rules import Rule
+from dispatch_core.audit.verdict import PromiseVerdict, verdicts
+from tests.dispatch_core.audit.judging import counts_of, rule
 from tests.dispatch_core.audit.small_logs import (
     T0_US,
     Event,
@@ -52,8 +54,9 @@ def reasons(result: Audit, kind: str) -> list[tuple[str, str | None, bool]]:
     return [(row["severity"], row["reason"], row["uncertain"]) for row in of_kind(result, kind)]
 
 
-def judged(result: Audit, **policy: Any) -> dict[str, PromiseVerdict]:
-    found = verdicts(result.anomalies, policy=Policy(**policy), subscription_type="Failover")
+def judged(result: Audit, policy: Rule | None = None) -> dict[str, PromiseVerdict]:
+    rows = result.anomalies.to_pylist()
+    found = verdicts(rows, counts_of(rows, subscription_type="Failover"), rule=policy)
     return {verdict.promise: verdict for verdict in found}
 
 
@@ -67,7 +70,8 @@ def test_what_a_change_delivers_again_is_counted_and_tolerated(audit: Any) -> No
 
 
 def test_a_policy_may_not_tolerate_it(audit: Any) -> None:
-    found = judged(audit(*CHANGED), tolerated_reasons=frozenset())
+    none = {"handover": 0}
+    found = judged(audit(*CHANGED), rule(per_key_order=none, duplicate_delivery=none))
     assert [found[name].verdict for name in ("per_key_order", "duplicate_delivery")] == ["FAIL", "FAIL"]
 
 

@@ -11,6 +11,7 @@ from dispatch_core.audit.root_causes import RootCause, by_root_cause
 from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.audit.verdict import verdicts
 from dispatch_core.cli.main import main
+from tests.dispatch_core.audit.judging import counts_of
 
 CLASSIC = (
     Path(__file__).resolve().parents[2]
@@ -92,8 +93,8 @@ def test_by_rank_the_worst_is_quoted_whenever_it_comes() -> None:
 
 def test_no_finding_is_lost_in_a_verdict() -> None:
     rows = [finding("split_key", consumer, f"k{n}") for consumer in range(8) for n in range(3)]
-    (order,) = [verdict for verdict in verdicts(rows) if verdict.promise == "per_key_order"]
-    assert (order.findings, len(order.top_findings), order.top_count) == (24, 5, 15)
+    (order,) = [verdict for verdict in verdicts(rows, counts_of(rows)) if verdict.promise == "per_key_order"]
+    assert (order.findings, len(order.top_findings), order.more) == (24, 5, 9)
 
 
 def test_a_restart_of_the_samples_is_three_sentences(capsys: pytest.CaptureFixture[str]) -> None:

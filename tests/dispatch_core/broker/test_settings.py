@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_core.broker import settings
+from dispatch_core.broker.client_settings import OWNERS, client_setting
 from dispatch_core.broker.profiles import Dispatcher, resolve
 from dispatch_core.errors import ProfileError
 
@@ -89,6 +90,37 @@ def test_a_value_no_rule_follows_from_is_named(name: str, value: object, says: s
 def test_an_unknown_name_is_an_error_that_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(ProfileError, match=f"the nearest is {nearest}"):
         resolve("4.2.4", {name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "whose", "shown"),
+    [
+        ("receiverQueueSize", "the client's consumer", "permits"),
+        ("receiver_queue_size", "the client's consumer", "permits"),
+        ("acktimeoutmillis", "the client's consumer", "redelivery requests"),
+        ("batchingMaxMessages", "the client's producer", "numbers of messages"),
+        ("serviceUrl", "the client", "no decision of the broker depends on it"),
+    ],
+)
+def test_a_clients_setting_is_called_one_with_the_next_step(name: str, whose: str, shown: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        settings.given([f"{name}=5"])
+    text = str(caught.value)
+    assert f"{name!r} is no setting of broker.conf but a setting of {whose}: " in text
+    assert shown in text
+    assert text.endswith("change it in the client and record again")
+
+
+def test_a_misspelt_setting_of_a_client_is_called_one() -> None:
+    with pytest.raises(
+        ProfileError, match="nearest is receiverQueueSize, a setting of the client's consumer"
+    ):
+        settings.check_name("recieverQueueSize")
+
+
+def test_no_setting_of_a_client_is_one_of_the_broker() -> None:
+    assert set(OWNERS).isdisjoint(settings.known_names())
+    assert {client_setting(name) for name in OWNERS} == set(OWNERS)
 
 
 def test_a_known_name_that_changes_no_decision_is_listed_as_ignored() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ import pytest
 from dispatch_core.cli.main import main
 from dispatch_core.importers.topic_messages.client import full_name, partition_of
 from tests.dispatch_core.importers.fake_topic import FakeId, FakeMessage, FakeReader, NoMessageError
+from tests.json_lines import valid_lines
 
 SECRET = "eyJ-secret-token"
 TOPIC = "persistent://public/default/orders"
@@ -96,7 +96,7 @@ def record(out: Path, *options: str, topic: str = "orders") -> int:
 
 
 def objects(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+    return valid_lines("record-messages", text)
 
 
 def test_a_topic_is_recorded_and_a_further_run_goes_on_behind(

@@ -16,7 +16,8 @@ import pytest
 from dispatch_core.cli import recordings
 from dispatch_core.cli import verify as command
 from dispatch_core.cli.main import main
-from dispatch_core.recording.log_profile import Overrides
+from dispatch_core.cli.selection import Selection
+from dispatch_core.recording.log_profile import RECORDED
 
 SAMPLE = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
 DRAIN = SAMPLE / "designed-drain-one-by-one-ch"
@@ -192,7 +193,7 @@ def die(_order: object) -> None:
 
 def test_the_end_of_a_process_is_its_recording_s_result(monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = recordings_of(FAILOVER)
-    order = command._Order(source, Overrides(None, {}), strict=False, as_json=True)
+    order = command._Order(source, RECORDED, False, True, Selection([], []), recordings.LAST_LINE)
     broken: Future[Any] = Future()
     broken.set_exception(BrokenProcessPool("gone"))
     again = command._result(broken, order)

@@ -9,31 +9,34 @@ from typing import Any
 import pytest
 
 from dispatch_core.cli.main import main
+from dispatch_core.cli.watch_stats import _as_json
 from dispatch_core.diagnose.documents import documents_in, moments_of
 from dispatch_core.diagnose.facts import subscriptions_of
-from dispatch_core.diagnose.watch import Watch
+from dispatch_core.diagnose.watch import Change, Watch
 from tests.dispatch_core.cli.admin_api import Broker, serving
 from tests.dispatch_core.diagnose.statistics import as_text, lines_of
+from tests.json_lines import valid_lines
 
 TOPIC = "persistent://public/default/orders"
 
 
-def _watched(names: list[str]) -> tuple[Watch, list[str]]:
-    """Watch one subscription in some states, ten seconds apart; returns the lines that were reported."""
+def _watched(names: list[str]) -> tuple[Watch, list[Change]]:
+    """Watch one subscription in some states, ten seconds apart; returns what was reported."""
     watch = Watch("4.2.4", {})
-    reported = []
+    reported: list[Change] = []
     for number, name in enumerate(names):
         line: dict[str, Any] = lines_of("4.2.4", name)[-1]
         line |= {"topic": TOPIC, "taken": f"2026-11-26T14:00:{10 * number:02}.000Z"}
         for moment in moments_of(documents_in("polled", as_text([line])).documents):
-            reported += [str(change) for change in watch.take(subscriptions_of(moment, []))]
+            reported += watch.take(subscriptions_of(moment, []))
     return watch, reported
 
 
 def test_what_begins_and_ends_is_reported_once() -> None:
     idle, stuck = "shared-idle", "shared-no-permits"
     watch, reported = _watched([idle, idle, stuck, stuck, stuck, idle, idle])
-    begins, ends = reported
+    begins, ends = map(str, reported)
+    valid_lines("watch-stats", "\n".join(json.dumps(_as_json(change)) for change in reported))
     assert f"{TOPIC}  orders  no_permits, " in begins
     assert "entries wait, held by c1; backlog " in begins
     assert "nothing is held any more, after " in ends
@@ -49,7 +52,7 @@ def test_one_uncertain_moment_is_not_reported() -> None:
 def test_another_rule_is_a_change() -> None:
     stuck, blocked = "key-shared-no-permits", "key-shared-unacked-consumer"
     watch, reported = _watched([stuck, stuck, blocked, blocked])
-    rules = [line.split("  ")[3].partition(",")[0] for line in reported]
+    rules = [str(change).split("  ")[3].partition(",")[0] for change in reported]
     # Messages were sent between the two.
     assert rules == ["no_permits", "nothing is held any more", "unacked_limit_consumer"]
     assert [answer.rule for answer in watch.held_now()] == ["unacked_limit_consumer"]
@@ -64,7 +67,7 @@ def test_a_broker_is_watched_and_its_moments_are_kept(
     with serving(broker):
         options = ["--admin-url", broker.url, "--topic", TOPIC, "--out", str(tmp_path / "kept")]
         assert main(["watch-stats", *options, "--every", "0.2", "--for", "2.5", "--json"]) == 1
-    (change,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (change,) = valid_lines("watch-stats", capsys.readouterr().out)
     assert (change["rule"], change["held"], change["topic"]) == ("no_permits", True, TOPIC)
     (kept,) = (tmp_path / "kept").iterdir()
     assert len(kept.read_text(encoding="utf-8").splitlines()) > 3

@@ -36,7 +36,7 @@ def test_it_writes_a_log_scripts_and_a_report(capsys: pytest.CaptureFixture[str]
     assert sorted(path.name for path in out.iterdir()) == ["StuckKeyTest.java", "log", "report.md", "walk.py"]
     # The log has the finding, and the rules give the same deliveries.
     assert main(["audit", str(out / "log")]) == 1
-    assert "1 stuck_key" in capsys.readouterr().out
+    assert "keys that waited longer than the policy allows: 1" in capsys.readouterr().out
     walked = subprocess.run([sys.executable, out / "walk.py"], capture_output=True, text=True, check=True)
     assert walked.stdout.splitlines() == [
         "{'c2': ['1:0']} as recorded",

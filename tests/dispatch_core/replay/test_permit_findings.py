@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from dispatch_core.audit.catalogue import COMPLETENESS, KINDS
-from dispatch_core.audit.limits import DEFAULT_LIMITS
-from dispatch_core.audit.verdict import FAIL, PASS, Policy, verdicts
-from dispatch_core.cli.audit import _seen
+from dispatch_core.audit.verdict import FAIL, PASS, verdicts
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.times import from_micros
+from tests.dispatch_core.audit.judging import counts_of_audit, rule
 from tests.dispatch_core.audit.small_logs import read
 from tests.dispatch_core.replay.test_streamed_traces import compare
 
@@ -60,15 +59,13 @@ def test_a_drift_is_counted_and_breaks_completeness_if_the_policy_says_so(log: D
     (row,) = (row for row in audit.anomalies.to_pylist() if row["kind"] == "permit_drift")
     assert (row["reason"], row["consumers"], row["uncertain"]) == ("consumer_removed", [6], False)
     assert row["severity"] == KINDS["permit_drift"].severity
-    seen = _seen(audit, log, DEFAULT_LIMITS)
-    (counted,) = (
-        promise for promise in verdicts(audit.anomalies, seen=seen) if promise.promise == COMPLETENESS
-    )
+    counts = counts_of_audit(log, audit)
+    (counted,) = (promise for promise in verdicts(audit.anomalies, counts) if promise.promise == COMPLETENESS)
     assert counted.verdict == PASS
-    strict = Policy(tolerated={"permit_drift": 0})
-    judged = verdicts(audit.anomalies, policy=strict, seen=seen)
+    judged = verdicts(audit.anomalies, counts, rule=rule(completeness={"permit_drift": 0}))
     (promise,) = (promise for promise in judged if promise.promise == COMPLETENESS)
-    assert (promise.verdict, promise.reason) == (FAIL, "1 permit_drift")
+    assert promise.verdict == FAIL
+    assert promise.reason.startswith("times that the dispatcher's total")
     assert promise.top_findings == (row["explanation"],)
 
 

@@ -13,10 +13,19 @@ import pytest
 
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if import compare
-from dispatch_core.what_if.compare import FirstConsumers, Outcome, Row, confidence_of, groups_of, rows_of
+from dispatch_core.what_if.compare import (
+    FirstConsumers,
+    OrderLimits,
+    Outcome,
+    Row,
+    confidence_of,
+    groups_of,
+    rows_of,
+)
 from dispatch_core.what_if.measure import Measures, Spread
 from dispatch_core.what_if.rules import RECORDED, RuleSet, named
 from dispatch_core.what_if.tell import as_json, for_people, problem_of
+from tests.dispatch_core.audit.judging import rule
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
@@ -88,6 +97,30 @@ def test_without_a_control_nothing_is_sure() -> None:
 )
 def test_half_of_the_seeds_predict(violations: tuple[int, ...], verdict: str) -> None:
     assert replace(row("t", (0,)), outcomes=outcomes(*violations)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict"),
+    [
+        ({"split_key": 1}, "FAIL"),
+        ({"split_key": 2}, "PASS"),
+        ({"split_key": None}, "PASS"),
+        ({"out_of_order": 9}, "FAIL"),
+    ],
+)
+def test_a_policy_may_tolerate_predicted_violations(limits: dict[str, float | None], verdict: str) -> None:
+    tolerated = OrderLimits.of(rule(per_key_order=limits))
+    assert replace(row("t", (2, 2, 2)), tolerated=tolerated).verdict == verdict
+
+
+def test_topics_together_may_have_what_each_of_them_may() -> None:
+    rows = [
+        replace(row(topic, (2,)), tolerated=OrderLimits(0, limit)) for topic, limit in (("a", 3), ("b", 0))
+    ]
+    assert [single.verdict for single in rows] == ["PASS", "FAIL"]
+    (group,) = groups_of(rows)
+    assert (group.tolerated, group.verdict) == (OrderLimits(0, 3), "FAIL")
+    assert OrderLimits.over([OrderLimits(1, None), OrderLimits(2, 5)]) == OrderLimits(3, None)
 
 
 def test_nothing_sent_is_no_pass() -> None:

@@ -6,13 +6,12 @@ interval shorter than a day, in the 24 hours that end with it. With fewer, the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isnan
 from typing import Any, Final
 
 from dispatch_core.audit import catalogue
-from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, plain
-from spark_jobs.warehouse.balance_window import in_words
+from dispatch_core.audit.promises.promise import FAIL, UNKNOWN, Check, Promise, plain
 
 #: Columns and the policy thresholds they must reach before balance is judged.
 GATES: Final = (
@@ -30,27 +29,6 @@ _KINDS: Final = {
 
 #: Kinds with limits of their own, judged for any number of messages.
 _NOT_GATED: Final = ("failover_imbalance", "unnecessary_blocking")
-
-
-#: Begins what a reason says about the window.
-_WINDOW: Final = "; over the "
-
-
-def window_in_reason(consumers: Sequence[Mapping[str, Any]]) -> str:
-    """Return what the reason of a verdict says about the window of rows of ``rolling_balance``; "" for none."""
-    if not consumers:
-        return ""
-    window = in_words(consumers[0]["window_end"], consumers[0]["left_out_s"])
-    return f"{_WINDOW}{window.removeprefix('over the ')}"
-
-
-def without_window(reason: str) -> str:
-    """Return a reason without what it says about the window.
-
-    >>> without_window("no consumer got more than its share; over the 24 h to 2026-11-21 14:00 UTC")
-    'no consumer got more than its share'
-    """
-    return reason.partition(_WINDOW)[0]
 
 
 def kept(row: Mapping[str, Any], kept: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dispatch_expectations.promise import FAIL, UNKNOWN, Check, Promise, log_checks, proven_log_checks
+from dispatch_core.audit.promises.promise import FAIL, UNKNOWN, Check, Promise, log_checks, proven_log_checks
 
 PROMISE: Final = Promise(
     name="input_quality",

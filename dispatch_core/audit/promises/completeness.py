@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.audit import catalogue
-from dispatch_core.audit.verdict import ROWS_LOST
-from dispatch_expectations.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
+from dispatch_core.audit.promises.promise import FAIL, REPLAY_CHECKS, UNKNOWN, Check, Promise, log_checks
 
+#: What unreadable rows leave open.
+ROWS_LOST: Final = "unreadable rows may hide entries that were never sent, or events: {value}"
 _STUCK: Final = {
     "stuck_key": "keys that waited longer than the policy allows: {value}",
     "stuck_consumer": "consumers that waited longer than the policy allows: {value}",
@@ -43,7 +44,7 @@ _WAITS: Final = {
 PROMISE: Final = Promise(
     name="completeness",
     title="Completeness",
-    kept="every stored entry was sent by the interval's end",
+    kept="every stored entry was sent, or waits for no longer than the policy allows",
     checks=(
         Check(
             "never_delivered",
@@ -92,7 +93,7 @@ PROMISE: Final = Promise(
         Check(
             "undelivered",
             UNKNOWN,
-            "stored entries not delivered by the interval's end, and no finding says why: {value}",
+            "stored entries not delivered by then, and no finding says why: {value}",
             limit="completeness.undelivered",
             missing="entries were sent in this interval but no waiting times of them were published",
         ),

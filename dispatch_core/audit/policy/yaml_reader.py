@@ -1,10 +1,9 @@
-"""Read a YAML file as a tree of nodes, so that every problem can name its line. All problems are reported at once."""
+"""Read the bytes of a YAML file as a tree of nodes, so that every problem can name its line. All are reported at once."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import ClassVar, Final
 
 import yaml
@@ -30,20 +29,21 @@ class YamlFileError(DispatchAuditError):
 
 
 class YamlReader:
-    """Collect the problems of one file; ``error`` is raised with all of them."""
+    """Collect the problems of one file; ``error`` is raised with all of them.
+
+    ``path``: the file's name for messages; ``raw``: its content.
+    """
 
     error: ClassVar[type[YamlFileError]]
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str, raw: bytes) -> None:
         self.path = path
         self.problems: list[str] = []
+        self._raw = raw
 
     def parse(self) -> yaml.Node:
         """Return the root of the file's tree; raise ``error`` for a file that is not one YAML document."""
-        try:
-            raw = self.path.read_bytes()
-        except OSError as error:
-            raise self.error([f"{self.path}: cannot be read: {error.strerror or error}"]) from error
+        raw = self._raw
         if len(raw) > _MAX_BYTES:
             raise self.error([f"{self.path}: is {len(raw)} bytes long; the limit is {_MAX_BYTES}"])
         try:

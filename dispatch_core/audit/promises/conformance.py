@@ -8,14 +8,26 @@ leaves the promise UNKNOWN, and with it the verdict over all promises.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from dispatch_expectations.promise import FAIL, NEVER_RECORDED, UNKNOWN, Check, Promise
+from dispatch_core.audit.promises.promise import FAIL, NEVER_RECORDED, UNKNOWN, Check, Promise, plain
 
 #: Reason of a PASS for a log without a trace.
 KEPT_UNSEEN: Final = (
     "every delivery followed the rules of the release; without a trace, reads are not compared"
 )
+
+
+def kept(row: Mapping[str, Any], kept: str) -> str:
+    """Write the reason of a PASS: what was kept, and how many decisions were compared; ``row``: of the dispatcher."""
+    if not row["decisions"]:
+        return kept
+    compared = (
+        f"decisions compared: {plain(row['decisions'])}, uncertain: {plain(row['uncertain_decisions'])}"
+    )
+    return f"{KEPT_UNSEEN if row['reads_unseen'] else kept}; {compared}"
+
 
 PROMISE: Final = Promise(
     name="conformance",

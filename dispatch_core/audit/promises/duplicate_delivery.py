@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.audit import catalogue
-from dispatch_expectations.promise import (
+from dispatch_core.audit.promises.promise import (
     FAIL,
     REPLAY_CHECKS,
     UNKNOWN,
