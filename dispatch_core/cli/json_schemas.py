@@ -19,6 +19,7 @@ from typing import Any, Final
 from dispatch_core.audit.assumptions import BEHAVIOURS
 from dispatch_core.audit.catalogue import KINDS, PROMISES, SEVERITIES
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
+from dispatch_core.hunt.promises import NAMES as HUNTED
 from dispatch_core.importers.broker_conf_file import STATUSES
 
 Schema = Mapping[str, Any]
@@ -638,6 +639,38 @@ _MINIMIZE: Final = (
         ),
     ),
 )
+_HUNT: Final = (
+    Line(
+        "find",
+        "per promise and cause that schedules have shown",
+        closed(
+            {
+                "promise": choice(*HUNTED.values()),
+                "cause": means(TEXT, "a gate of the dispatcher, or a name of docs/hunt.md"),
+                "found": means(COUNT, "how many schedules have shown it"),
+                "keys": means(TEXTS, "those that the entries of the schedule may have"),
+                "steps": means(TEXTS, "the shortest schedule, in words"),
+                "entry": POSITION,
+                "outcome": TEXT,
+                "files": means(by_name(TEXT), "paths of the files that were written"),
+            }
+        ),
+    ),
+    Line(
+        "totals",
+        "last",
+        closed(
+            {
+                "rules": TEXT,
+                "schedules": COUNT,
+                "steps": COUNT,
+                "sets_of_keys": COUNT,
+                "seconds": NUMBER,
+                "found": COUNT,
+            }
+        ),
+    ),
+)
 _VALUE: Final[Schema] = {"type": ["string", "integer", "boolean"]}
 _IMPORT_BROKER_CONF: Final = (
     Line(
@@ -718,6 +751,7 @@ LINES: Final[Mapping[str, tuple[Line, ...]]] = {
     "explain": _EXPLAIN,
     "golden": _GOLDEN,
     "import-broker-conf": _IMPORT_BROKER_CONF,
+    "hunt": _HUNT,
     "minimize": _MINIMIZE,
     "pipeline": _PIPELINE,
     "record-messages": _RECORD_MESSAGES,

@@ -42,6 +42,7 @@ CALLS: Final[dict[str, tuple[tuple[list[str], set[str]], ...]]] = {
     "what-if": (([FAILOVER, SHARED, "--seeds", "1"], {"prediction"}),),
     "report": (([FAILOVER, "--out", OUT], {"report"}),),
     "golden": (([str(DATA / "golden" / "4.2.4" / "failover.jsonl.gz")], {"file"}),),
+    "hunt": ((["--broker-version", "4.0.0", "--schedules", "20000", "--seed", "3"], {"find", "totals"}),),
     "minimize": (([FAILOVER, "--out", OUT, "--budget", "1"], {"log"}),),
     "import-broker-conf": (
         ([str(DATA / "broker.conf"), "--broker-version", "4.2.4", "--out", f"{OUT}/audit.conf"],
