@@ -18,7 +18,7 @@
       for (const name of Object.keys(data.pictures)) {
         document.getElementById(`plot-${name}`).textContent =
           `No picture: the file ${data.library} is not where it was beside this page. ` +
-          "dispatch-audit report makes a page that needs no other file.";
+          "dispatch-audit report --self-contained makes a page that needs no other file.";
       }
     };
     document.head.append(script);

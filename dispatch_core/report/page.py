@@ -8,24 +8,21 @@ content security policy allows only the scripts of this page and the one that th
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import html
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, Final
 
 from dispatch_core import CORE_VERSION
 from dispatch_core.audit.catalogue import KIND_ORDER, KINDS
-from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
+from dispatch_core.audit.sentences.names import printable
 from dispatch_core.report.aggregate import Anomalies, ReportData
+from dispatch_core.report.markup import MAX_SENTENCE, asset, badge, digest, head, text
 from dispatch_core.report.pictures import Picture, pictures
 from dispatch_core.report.statistics import StatisticsShown
 from dispatch_core.times import date_and_clock
 
-_MAX_SENTENCE: Final = 2_000
 _LOADS: Final = "'strict-dynamic'"
 #: Characters that a script's data must not contain in HTML, even within quotes.
 _UNSAFE: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -38,32 +35,24 @@ def page(data: ReportData, *, library: str | None = None) -> str:
     page has the script within itself.
     """
     drawn = pictures(data)
-    within, script, style = None if library else library_script(), _asset("page.js"), _asset("page.css")
+    within, script = None if library else library_script(), asset("page.js")
     # Only a script whose digest is named may load another one. A digest of the other one would not do: browsers check it
     # only for scripts of the page's own origin, and a page in a sandbox or on a disk has none.
-    scripts = f"{_digest(script)} {_digest(within) if within is not None else _LOADS}"
-    policy = (
-        f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
+    scripts = digest(script), digest(within) if within is not None else _LOADS
     overall = next((verdict for verdict in data.verdicts if verdict["promise"] == "all"), None)
-    name = f"{_text(data.title)} <small>{_text(data.subscription)}</small>"
-    head = f"{overall['verdict'] if overall else 'Report'} {data.title} {data.subscription}"
+    name = f"{text(data.title)} <small>{text(data.subscription)}</small>"
+    title = f"{overall['verdict'] if overall else 'Report'} {data.title} {data.subscription}"
     parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(head)}</title>",
-        f"<style>{style}</style></head><body>",
-        f'<header class="top"><h1>{name}</h1><p class="dim">{_text(data.interval)}</p></header><main>',
+        *head(title, scripts),
+        "<body>",
+        f'<header class="top"><h1>{name}</h1><p class="dim">{text(data.interval)}</p></header><main>',
         *_verdicts(data.verdicts),
         *_facts(data),
         *(line for picture in drawn for line in _picture(picture)),
         *_statistics(data.statistics),
         *_findings(data.anomalies),
         "<footer>Times are UTC. Positions are ledger:entry, hashes sticky key hashes of the recorded release. "
-        f"Made by dispatch-audit, rules {_text(CORE_VERSION)}.</footer>",
+        f"Made by dispatch-audit, rules {text(CORE_VERSION)}.</footer>",
         "<noscript><p>The pictures and the table of findings need JavaScript; the page makes no requests.</p></noscript>",
         "</main>",
         f'<script type="application/json" id="report-data">{_data(drawn, data.anomalies, library)}</script>',
@@ -74,25 +63,21 @@ def page(data: ReportData, *, library: str | None = None) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _text(value: Any, limit: int = LONGEST_ON_PAGES) -> str:
-    return html.escape(printable(str(value), limit))
-
-
 def _verdicts(verdicts: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     rows = list(verdicts)
     yield '<section class="overall" id="verdict">'
     for verdict in rows:
         if verdict["promise"] == "all":
-            yield f"<p>{_badge(verdict['verdict'])}{_text(verdict['reason'], _MAX_SENTENCE)}</p>"
+            yield f"<p>{badge(verdict['verdict'])}{text(verdict['reason'], MAX_SENTENCE)}</p>"
     promises = [verdict for verdict in rows if verdict["promise"] != "all"]
     if promises:
         yield '<table><thead><tr><th>promise</th><th>verdict</th><th class="number">findings</th>'
         yield '<th class="number">tolerated</th><th>why</th></tr></thead><tbody>'
         for verdict in promises:
-            yield f"<tr><td>{_text(verdict['promise'])}</td><td>{_badge(verdict['verdict'])}</td>"
+            yield f"<tr><td>{text(verdict['promise'])}</td><td>{badge(verdict['verdict'])}</td>"
             yield f'<td class="number">{verdict["findings"]:,}</td><td class="number">{verdict["tolerated"]:,}</td>'
-            yield f"<td>{_text(verdict['reason'], _MAX_SENTENCE)}"
-            yield from (f"<p>• {_text(text, _MAX_SENTENCE)}</p>" for text in verdict["top_findings"])
+            yield f"<td>{text(verdict['reason'], MAX_SENTENCE)}"
+            yield from (f"<p>• {text(finding, MAX_SENTENCE)}</p>" for finding in verdict["top_findings"])
             yield "</td></tr>"
         yield "</tbody></table>"
     if not rows:
@@ -100,24 +85,19 @@ def _verdicts(verdicts: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     yield "</section>"
 
 
-def _badge(verdict: str) -> str:
-    known = verdict if verdict in {"PASS", "FAIL", "UNKNOWN"} else "UNKNOWN"
-    return f'<span class="verdict {known}">{_text(verdict)}</span>'
-
-
 def _facts(data: ReportData) -> Iterable[str]:
     yield '<section><dl class="facts">'
-    yield from (f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in data.facts)
+    yield from (f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in data.facts)
     yield "</dl>"
-    yield from (f"<p>{_text(note, _MAX_SENTENCE)}</p>" for note in data.notes)
+    yield from (f"<p>{text(note, MAX_SENTENCE)}</p>" for note in data.notes)
     yield "</section>"
 
 
 def _picture(picture: Picture) -> Iterable[str]:
-    yield f'<section id="{picture.name}"><h2>{_text(picture.title)}</h2>'
+    yield f'<section id="{picture.name}"><h2>{text(picture.title)}</h2>'
     if picture.figure is not None:
         yield f'<div class="plot" id="plot-{picture.name}"></div>'
-    yield f'<p class="caption">{_text(picture.caption, _MAX_SENTENCE)}</p></section>'
+    yield f'<p class="caption">{text(picture.caption, MAX_SENTENCE)}</p></section>'
 
 
 def _statistics(statistics: StatisticsShown | None) -> Iterable[str]:
@@ -125,20 +105,20 @@ def _statistics(statistics: StatisticsShown | None) -> Iterable[str]:
         return
     yield '<section id="statistics"><h2>Statistics at the end</h2><dl class="lines">'
     yield from (
-        f"<dt>{_text(label)}</dt><dd>{_text(text, _MAX_SENTENCE)}</dd>" for label, text in statistics.facts
+        f"<dt>{text(label)}</dt><dd>{text(value, MAX_SENTENCE)}</dd>" for label, value in statistics.facts
     )
     yield "</dl>"
     for table in statistics.tables:
-        yield f"<h3>{_text(table.title)}</h3>"
+        yield f"<h3>{text(table.title)}</h3>"
         if table.rows:
             yield f'<div class="wide"><table id="statistics-{table.name}"><thead><tr>'
-            yield from (f"<th>{_text(head)}</th>" for head in table.head)
+            yield from (f"<th>{text(column)}</th>" for column in table.head)
             yield "</tr></thead><tbody>"
             for row in table.rows:
-                yield f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>"
+                yield f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>"
             yield "</tbody></table></div>"
         if table.remark:
-            yield f'<p class="caption">{_text(table.remark, _MAX_SENTENCE)}</p>'
+            yield f'<p class="caption">{text(table.remark, MAX_SENTENCE)}</p>'
     yield "</section>"
 
 
@@ -158,7 +138,7 @@ def _findings(anomalies: Anomalies) -> Iterable[str]:
     for kind, count in sorted(
         anomalies.counts.items(), key=lambda item: (KIND_ORDER.get(item[0], len(KIND_ORDER)), item[0])
     ):
-        yield f'<option value="{_text(kind)}">{_text(kind)} ({count:,})</option>'
+        yield f'<option value="{text(kind)}">{text(kind)} ({count:,})</option>'
     yield '</select><span id="shown" class="dim"></span></div>'
     yield "<table><thead><tr><th>severity</th><th>kind</th><th>key</th><th>when</th><th>what happened</th></tr></thead>"
     yield '<tbody id="findings"></tbody></table>'
@@ -175,10 +155,10 @@ def _data(drawn: Iterable[Picture], anomalies: Anomalies, library: str | None) -
         {kind: KINDS[kind].definition for kind in sorted(anomalies.counts) if kind in KINDS}
     )
     address = json.dumps(library)
-    text = (
+    content = (
         f'{{"library": {address}, "pictures": {{{figures}}}, "meanings": {meanings}, "findings": {findings}}}'
     )
-    return text.translate(_UNSAFE)
+    return content.translate(_UNSAFE)
 
 
 def _finding(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,12 +169,8 @@ def _finding(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return printable(value, _MAX_SENTENCE)
+        return printable(value, MAX_SENTENCE)
     return [_clean(item) for item in value] if isinstance(value, list) else value
-
-
-def _digest(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 @lru_cache(maxsize=1)
@@ -213,8 +189,3 @@ def library_script() -> str:
     if "</script" in script.lower():
         raise ValueError("plotly's script would end its own element")
     return script
-
-
-@lru_cache(maxsize=2)
-def _asset(name: str) -> str:
-    return files("dispatch_core.report").joinpath(name).read_text("utf-8")

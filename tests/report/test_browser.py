@@ -175,7 +175,7 @@ def test_pages_that_share_the_script_draw_and_say_so_when_it_is_gone(
     alone = Shown(browser, path)
     for picture in PICTURES:
         alone.page.wait_for_function(f"document.getElementById('plot-{picture}').textContent.length > 0")
-        assert "dispatch-audit report makes a page" in alone.texts(f"#plot-{picture}")[0]
+        assert "dispatch-audit report --self-contained makes a page" in alone.texts(f"#plot-{picture}")[0]
     assert HOSTILE in alone.texts("#findings td"), "the findings need no picture"
 
 
