@@ -274,7 +274,7 @@ def _report(
     lost: Quarantined,
     as_of: AsOf,
 ) -> tuple[ReportData, str]:
-    """What the page of one dispatcher shows, and its verdict."""
+    """Judge one dispatcher; return the data of its page, and its verdict."""
     from dispatch_core.replay.result_rows import names_of
     from dispatch_core.report.aggregate import gather
     from dispatch_core.report.flow import flow_of
@@ -319,7 +319,7 @@ def _report(
         interval=_called(span),
         span_us=span,
         verdicts=[whole, *(asdict(promise) for promise in promises)],
-        changes=[change for log in logs for change in changes_of(log.events)],
+        changes=[change for load, log in enumerate(logs) for change in changes_of(log.events, load)],
         flow=flow_of(tables["deliveries"], logs[-1].messages, span),
         never_sent=unsent,
         notes=notes,

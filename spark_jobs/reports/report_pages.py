@@ -277,7 +277,7 @@ def _add_changes(subject: _Subject, rows: pa.Table) -> None:
     """Add the changes of membership and the consumers' names, incarnation by incarnation."""
     for incarnation in sorted(rows["incarnation"].unique().to_pylist()):
         events = rows.filter(pc.equal(rows["incarnation"], incarnation)).sort_by("seq")
-        subject.changes += changes_of(events)
+        subject.changes += changes_of(events, incarnation)
         for kind, consumer, name in zip(
             *(events[column].to_pylist() for column in ("kind", "consumer", "name")), strict=True
         ):

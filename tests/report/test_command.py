@@ -46,7 +46,7 @@ def test_a_report_per_recording_is_written_where_the_output_says(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [report.name]
     text = report.read_text("utf-8")
     assert str(line["topic"]) in text
-    assert set(page_data(text)["pictures"]) >= {"ring", "flow", "balance"}
+    assert set(page_data(text)["pictures"]) >= {"shares", "flow", "balance"}
     assert page_data(text)["library"] is None, "a single page can be mailed"
     # The same log gives the same bytes.
     assert main(arguments) == 0
@@ -103,7 +103,7 @@ def test_an_interval_shows_what_lies_in_it(tmp_path: Path, capsys: pytest.Captur
     assert main([*arguments, "2026-11-21"]) == 0
     text = next(tmp_path.rglob("*.html")).read_text("utf-8")
     assert "2026-11-21 00:00:00 to 2026-11-22 00:00:00 UTC" in text
-    assert set(page_data(text)["pictures"]) >= {"ring", "flow", "balance"}
+    assert set(page_data(text)["pictures"]) >= {"shares", "flow", "balance"}
     capsys.readouterr()
     assert main([*arguments, "2020-01-01"]) == 2
     assert "no event lies in the interval" in capsys.readouterr().err
