@@ -58,7 +58,7 @@
       return {
         type: "scatter", mode: "markers", name: "findings", meta: "findings", cliponaxis: false,
         xaxis: last > 1 ? `x${last}` : "x", yaxis: "y9",
-        x: marks.map((mark) => (mark.when[0] + mark.when[1]) / 2), y: marks.map(() => 0.06),
+        x: marks.map((mark) => (mark.when[0] + mark.when[1]) / 2), y: marks.map(() => (last > 1 ? 0.06 : 0.025)),
         customdata: marks.map((mark) => [mark.text, `${between(mark.when)}: a click lists them`]), hovertemplate: HOVER,
         marker: {
           symbol: "diamond", size: 12, color: marks.map((mark) => inkOf(mark.severity)),
@@ -165,7 +165,6 @@
       Plotly.react(plot, traces(name), laidOut(name), settings);
       if (drawn.has(name)) return;
       drawn.add(name);
-      plot.tabIndex = 0;
       plot.on("plotly_afterplot", () => offer(name));
       plot.on("plotly_legendclick", ({ curveNumber }) => {
         switchTrace(name, plot.data[curveNumber].name);
@@ -173,6 +172,7 @@
       });
       offer(name);
       if (!isTimed(name)) return;
+      plot.tabIndex = 0;
       plot.on("plotly_relayout", (change) => moved(name, change));
       plot.on("plotly_doubleclick", () => {
         if (name === "ring") hashes = null;

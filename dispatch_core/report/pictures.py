@@ -55,6 +55,8 @@ _REASON_COLOURS: Final = {
 GREEN, RED, BLUE, GREY, BROWN = "#4a9142", "#d9534f", "#4e79a7", "#7c858f", "#b5502a"
 #: Holds of the rules that keep order by key are told apart by their ends, too.
 _HOLD_SYMBOLS: Final = {"draining_hash": "circle", "recently_joined": "diamond", "last_sent_position": "x"}
+#: Room below the hash space for marks of findings, as a part of it.
+_LANE: Final = 0.05
 _MAX_LABEL: Final = 40
 _MAX_LEGEND: Final = 30
 _MAX_RULED: Final = 60  # joins and leaves that get a line through the picture
@@ -156,7 +158,7 @@ def _ring(ring: Ring, blocked: BlockedHashes, colours: Mapping[str, str]) -> Pic
     _change_marks(figure, ring, top * 1.035, top * 1.075, ruled=top * 1.02)
     figure.update_layout(barmode="overlay", bargap=0, height=460)
     figure.update_xaxes(type="date", title="time (UTC)")
-    figure.update_yaxes(title="sticky key hash", range=[0, top * 1.1], tickformat=",d", automargin=True)
+    figure.update_yaxes(title="sticky key hash", range=[-_LANE * top, top * 1.1], tickformat=",d")
     caption = f"{_changes_of(ring)}. {_holds_of(blocked)}"
     if not ring.exact:
         caption += (
@@ -379,7 +381,7 @@ def _active(data: Activity, colours: Mapping[str, str]) -> Picture:
     _spans(figure, data.active, place, "active", 0.66, {name: colours.get(name, BLUE) for name in place})
     figure.update_layout(barmode="overlay", bargap=0, height=_height(len(place), 34))
     figure.update_xaxes(type="date", title="time (UTC)")
-    _places(figure, [label(name) for name in data.consumers])
+    _places(figure, [label(name) for name in data.consumers], lane=0.5)
     active_us = sum(data.active_us)
     if not active_us:
         caption = "No consumer was active. Grey: connected."
@@ -650,13 +652,13 @@ def _caption_of_dispatch(data: DispatchOverTime, *, sizes: bool) -> str:
     )
 
 
-def _places(figure: go.Figure, texts: Sequence[str]) -> None:
-    """Names along the vertical axis, the first on top."""
+def _places(figure: go.Figure, texts: Sequence[str], lane: float = 0.0) -> None:
+    """Names along the vertical axis, the first on top; ``lane``: room below the last for marks of findings, in rows."""
     figure.update_yaxes(
         tickmode="array",
         tickvals=list(range(len(texts))),
         ticktext=list(texts),
-        range=[len(texts) - 0.5, -0.5],
+        range=[len(texts) - 0.5 + lane, -0.5],
         automargin=True,
     )
 

@@ -166,8 +166,7 @@ def test_the_picture_of_ownership_fits_the_subscription() -> None:
     assert names_of(report({"ownership": few}))[0] == "ring"
     many = ownership(*((f"w{at % 2}", 0, 10, 100 * at, 100 * at + 99) for at in range(40)))
     assert names_of(report({"ownership": many}))[:2] == ["shares", "ring"]
-    one = {"ownership": few, "dispatcher_state": state(subscription_type="Failover")}
-    shown = pictures(report(one))
+    shown = pictures(report({"ownership": few, "dispatcher_state": state(subscription_type="Failover")}))
     assert [picture.name for picture in shown] == ["active", "flow", "blocked", "balance"]
     assert "a was active longest: 10.0 s" in shown[0].caption.replace("10 s", "10.0 s")
     shared = pictures(report({"dispatcher_state": state(subscription_type="Shared")}))[0]

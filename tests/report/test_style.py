@@ -25,8 +25,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
+def contrast(text: str, ground: str) -> float:
+    low, high = sorted((luminance(text), luminance(ground)))
     return (high + 0.05) / (low + 0.05)
 
 
