@@ -311,7 +311,7 @@
         document.documentElement.toggleAttribute("data-print", width !== null);
         drawAll();
       };
-      addEventListener("beforeprint", () => print(660));
+      addEventListener("beforeprint", () => print(640));
       addEventListener("afterprint", () => print(null));
     };
     const fail = () => {
@@ -360,7 +360,8 @@
   const evidence = (items, left) => items.join(", ") + (left ? `, and ${left} more` : "");
   const body = (finding) => {
     const made = document.createDocumentFragment();
-    made.append(element("p", finding.explanation, "explanation"));
+    // The sentence of a cause of one finding is the finding's explanation.
+    if (causes[finding.cause].count > 1) made.append(element("p", finding.explanation, "explanation"));
     const facts = element("dl", null, "lines");
     const add = (name, value) => {
       if (value !== null && value !== "") facts.append(element("dt", name), element("dd", value));
@@ -412,11 +413,11 @@
     line.append(details);
     return line;
   };
-  const headline = (cause) => {
+  const headline = (cause, worst) => {
     const summary = element("summary");
     const grade = cause.severity + (cause.uncertain ? ", uncertain" : "");
     summary.append(element("span", grade, `word ${severityOf(cause)}`), " ");
-    summary.append(element("span", cause.count > 1 ? `${cause.count} findings` : "1 finding", "dim"), " ");
+    summary.append(element("span", cause.count > 1 ? `${cause.count} findings` : worst.kind, "dim"), " ");
     summary.append(element("span", cause.sentence, "sentence"));
     return summary;
   };
@@ -424,7 +425,7 @@
     const cause = causes[at];
     const line = element("li", null, "cause");
     const details = element("details");
-    details.append(headline(cause));
+    details.append(headline(cause, findings[rows[0]]));
     line.append(details);
     if (cause.count === 1) {
       line.id = `finding-${rows[0]}`;
@@ -488,7 +489,8 @@
     anyTime.hidden = when === null;
     anyTime.textContent = when === null ? "" : `Only ${between(when)}: show all times`;
     const of = left === findings.length ? `${left}` : `${left} of ${findings.length}`;
-    byId("shown").textContent = `${of} findings, ${matching.length} ${matching.length === 1 ? "cause" : "causes"}`;
+    byId("shown").textContent = `${of} ${findings.length === 1 ? "finding" : "findings"}, ` +
+      `${matching.length} ${matching.length === 1 ? "cause" : "causes"}`;
   };
   const reveal = (at) => {
     const place = matching.findIndex(([, rows]) => rows.includes(at));
