@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -85,12 +86,12 @@ def index(rows: Sequence[IndexRow], *, title: str, origin: str, remarks: Sequenc
     """
     script = asset("index.js")
     rows = worst_first(rows)
-    counts = {verdict: sum(verdict_class(row.verdict) == verdict for row in rows) for verdict in _WORST_FIRST}
-    shown = [("all", len(rows)), *counts.items()]
+    counts = Counter(verdict_class(row.verdict) for row in rows)
     filters = "".join(
         f'<label><input type="radio" name="verdict" id="only-{name}"{" checked" if name == "all" else ""}> '
         f"{name} ({count:,})</label>"
-        for name, count in shown
+        for name, count in (("all", len(rows)), *((name, counts[name]) for name in _WORST_FIRST))
+        if count
     )
     return "\n".join(
         [

@@ -12,7 +12,9 @@ from dispatch_core.report.markup import asset
 
 def colours() -> dict[str, dict[str, str]]:
     """The style's variables on a light and on a dark ground."""
-    light, dark = re.findall(r":root(?::not\(\[data-print\]\))? \{(.*?)\}", asset("page.css"), re.DOTALL)
+    light, dark, *_print = re.findall(
+        r":root(?::not\(\[data-print\]\))? \{(.*?)\}", asset("page.css"), re.DOTALL
+    )
     of_light = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", light))
     return {"light": of_light, "dark": of_light | dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", dark))}
 
