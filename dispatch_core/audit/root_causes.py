@@ -93,7 +93,10 @@ class RootCause:
         if self.count == 1:
             return str(self.worst["explanation"])
         counts = counts_by_name(
-            {kind: self.kinds[kind] for kind in sorted(self.kinds, key=KIND_ORDER.__getitem__)}
+            {
+                kind: self.kinds[kind]
+                for kind in sorted(self.kinds, key=lambda kind: KIND_ORDER.get(kind, len(KIND_ORDER)))
+            }
         )
         consumers = [*self.consumers]
         at = f" at {names.of(consumers[0])}" if consumers and _by_consumer(self.worst) else ""

@@ -1,4 +1,8 @@
-"""``dispatch-audit report``: write one self-contained HTML file per recorded dispatcher."""
+"""``dispatch-audit report``: write one HTML file per recorded dispatcher, and an index of several.
+
+A single page has plotly's script within itself, so that it can be mailed. Several pages share it, a file in the folder
+``scripts``, unless ``--self-contained`` is given.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +24,10 @@ from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.policy.rules import Rule
 from dispatch_core.audit.promises.counts import Counts
+from dispatch_core.audit.root_causes import NO_NAMES
+from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
+from dispatch_core.audit.sentences.names import ConsumerNames
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN, Quarantined, overall, verdicts
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
 from dispatch_core.cli.policy_file import add_policy_argument, policy_given
@@ -45,10 +52,14 @@ from dispatch_core.recording.reader import Recording
 from dispatch_core.times import from_micros, micros
 
 if TYPE_CHECKING:
+    from dispatch_core.report.aggregate import ReportData
+    from dispatch_core.report.index import IndexRow
     from dispatch_core.report.statistics import StatisticsShown
 
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 _DAY: Final = timedelta(days=1)
+_INDEX: Final = "index.html"
+_SCRIPTS: Final = "scripts"
 _TABLES: Final = (
     ("deliveries", "deliveries"),
     ("anomalies", "anomalies"),
@@ -77,6 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recording_arguments(parser, ": one object per report")
     add_as_of_arguments(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the reports")
+    parser.add_argument(
+        "--self-contained",
+        action="store_true",
+        help="put plotly's script (4.8 MB) into every page, so that each can be mailed; a single page always has it",
+    )
     add_selection_arguments(parser, "write only reports whose verdict is FAIL")
     add_policy_argument(parser)
     parser.add_argument(
@@ -95,15 +111,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A dispatcher and what its page shows. ``where``: the page's file."""
+
+    recording: str
+    topic: str
+    subscription: str
+    where: Path
+    verdict: str
+    data: ReportData
+
+
 def run(options: argparse.Namespace) -> int:
     """Write all reports; returns 0 if every verdict is PASS, 1 if one is FAIL, else 2."""
+    from dispatch_core.report.index import IndexRow
+
+    given: list[str] = []
+    rows: list[IndexRow] = []
+    selection = Selection.given(options)
+    pages = _Pages(options.out, self_contained=options.self_contained, as_json=options.json)
+    try:
+        for judged in _judged(options, selection, given):
+            is_written = judged.verdict == FAIL or not options.failed_only
+            rows.append(
+                IndexRow(
+                    judged.topic,
+                    judged.subscription,
+                    judged.recording,
+                    judged.where.relative_to(options.out).as_posix() if is_written else None,
+                    judged.data.verdicts,
+                )
+            )
+            if is_written:
+                pages.add(judged)
+    finally:
+        pages.close()
+    if len(rows) > 1:
+        _write_index(options, rows)
+    if selection.complain("report"):
+        return COULD_NOT_JUDGE
+    return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
+
+
+def _judged(options: argparse.Namespace, selection: Selection, given: list[str]) -> Iterator[_Judged]:
+    """Judge the chosen dispatchers, one after another. ``given`` gets every verdict, also of logs that cannot be judged."""
     overrides = overrides_given(options)
     span = _interval(options.interval_start, options.interval_end)
     as_of = as_of_given(options)
     policy = policy_given(options)
-    given: list[str] = []
-    taken: set[Path] = set()
-    selection = Selection.given(options)
+    taken = {options.out / _INDEX}
     for recording in read_all(options.paths, follow_links=options.follow_links):
         problem = set_aside(recording)
         if problem is not None:
@@ -115,27 +172,79 @@ def run(options: argparse.Namespace) -> int:
             if not logs:
                 continue
             rule = policy.rule_for(logs[0].topic, logs[0].subscription)
-            text, verdict = _report(logs, span, problem, quarantined(recording), as_of, rule)
+            data, verdict = _report(logs, span, problem, quarantined(recording), as_of, rule)
             found += 1
             given.append(verdict)
-            if options.failed_only and verdict != FAIL:
-                continue
             where = _place(options.out, recording, logs[0], taken)
-            size_bytes = _write(where, text)
-            progress("")
-            _tell(
-                _Written(
-                    recording.name, logs[0].topic, logs[0].subscription, str(where), verdict, size_bytes
-                ),
-                as_json=options.json,
-            )
+            yield _Judged(recording.name, logs[0].topic, logs[0].subscription, where, verdict, data)
         if not found and not (recording.logs and (options.topics or options.subscriptions)):
             given.append(UNKNOWN)
             why = "no dispatcher's events could be read" if span is None else "no event lies in the interval"
             print(f"{recording.name}: {why}, no report", file=sys.stderr)
-    if selection.complain("report"):
-        return COULD_NOT_JUDGE
-    return FINDINGS if FAIL in given else COULD_NOT_JUDGE if UNKNOWN in given or not given else CLEAN
+
+
+@dataclass(slots=True)
+class _Pages:
+    """Write pages one after another. The first one waits for the second: alone it has plotly's script within itself."""
+
+    out: Path
+    self_contained: bool
+    as_json: bool
+    _first: _Judged | None = None
+    _shares: bool = False
+
+    def add(self, judged: _Judged) -> None:
+        """Write a page, or keep it until the next one is added."""
+        if self.self_contained or self._shares:
+            self._write(judged)
+        elif self._first is None:
+            self._first = judged
+        else:
+            from dispatch_core.report.page import library_name, library_script
+
+            _write(self.out / _SCRIPTS / library_name(), library_script())
+            self._shares = True
+            first, self._first = self._first, None
+            self._write(first)
+            self._write(judged)
+
+    def close(self) -> None:
+        """Write the page that still waits."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            self._write(first)
+
+    def _write(self, judged: _Judged) -> None:
+        from dispatch_core.report.page import library_name, page
+
+        folders = len(judged.where.relative_to(self.out).parts) - 1
+        library = f"{'../' * folders}{_SCRIPTS}/{library_name()}" if self._shares else None
+        size_bytes = _write(judged.where, page(judged.data, library=library))
+        progress("")
+        _tell(
+            _Written(
+                judged.recording,
+                judged.topic,
+                judged.subscription,
+                str(judged.where),
+                judged.verdict,
+                size_bytes,
+            ),
+            as_json=self.as_json,
+        )
+
+
+def _write_index(options: argparse.Namespace, rows: Sequence[IndexRow]) -> None:
+    from dispatch_core.report.index import index
+
+    left_out = sum(row.address is None for row in rows)
+    have = counted(left_out, "dispatcher has", "dispatchers have")
+    remarks = [f"{have} no page, because the verdict is not FAIL (--failed-only)."]
+    _write(
+        options.out / _INDEX,
+        index(rows, title="Dispatch reports", origin="recording", remarks=remarks if left_out else ()),
+    )
+    print(f"index of {len(rows):,} dispatchers: {options.out / _INDEX}", file=sys.stderr)
 
 
 def _interval(start: datetime | None, end: datetime | None) -> tuple[int, int] | None:
@@ -171,11 +280,11 @@ def _report(
     lost: Quarantined,
     as_of: AsOf,
     rule: Rule,
-) -> tuple[str, str]:
-    """The page of one dispatcher, and its verdict."""
+) -> tuple[ReportData, str]:
+    """Judge one dispatcher; return the data of its page, and its verdict."""
+    from dispatch_core.replay.result_rows import names_of
     from dispatch_core.report.aggregate import gather
     from dispatch_core.report.flow import flow_of
-    from dispatch_core.report.page import page
     from dispatch_core.report.ring import changes_of
 
     limits = rule.finding_limits
@@ -189,6 +298,8 @@ def _report(
         _counts(logs, tables, doubts, lost),
         rule=rule,
         assumptions=Assumptions.of(logs[-1], limits.assume_absent),
+        # In another load of the topic the same number is another consumer.
+        names=ConsumerNames(names_of(logs[0].events)) if len(logs) == 1 else NO_NAMES,
     )
     verdict = overall(promises)
     reason = "; ".join(
@@ -212,13 +323,13 @@ def _report(
         interval=_called(span),
         span_us=span,
         verdicts=[whole, *(asdict(promise) for promise in promises)],
-        changes=[change for log in logs for change in changes_of(log.events)],
+        changes=[change for load, log in enumerate(logs) for change in changes_of(log.events, load)],
         flow=flow_of(tables["deliveries"], logs[-1].messages, span),
         never_sent=unsent,
         notes=notes,
         statistics=_statistics(logs, span),
     )
-    return page(data), verdict
+    return data, verdict
 
 
 def _statistics(logs: Sequence[DispatcherLog], span: tuple[int, int]) -> StatisticsShown | None:

@@ -12,9 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import KIND_ORDER, SEVERITIES
-from dispatch_core.audit.sentences.names import consumer_name, numbered, printable
+from dispatch_core.audit.root_causes import RootCause, identity_of
+from dispatch_core.audit.sentences.names import ConsumerNames, consumer_name, numbered, printable
+from dispatch_core.report.active import Activity, activity
+from dispatch_core.report.blocked_hashes import BlockedHashes, blocked_hashes
 from dispatch_core.report.flow import Flow, Lines
-from dispatch_core.report.ring import Change, Ring, ring_of
+from dispatch_core.report.hash_shares import HashShares, hash_shares
+from dispatch_core.report.ring import Change, Ring, owned_ranges, ring_of
 from dispatch_core.report.statistics import StatisticsShown
 
 #: Findings that the page lists; it gives only the number of the others.
@@ -62,11 +66,28 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """Findings of one severity that one event has caused.
+
+    ``count``: all of them, listed or not; ``sentence``: what happened, as ``root_causes`` says it.
+    """
+
+    severity: str
+    uncertain: bool
+    count: int
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Anomalies:
-    """Findings for the table, and the number of all findings by kind."""
+    """Findings for the list, worst first, and the number of all findings by kind.
+
+    ``causes``: worst first; ``cause`` of a row is an index into it.
+    """
 
     rows: tuple[Mapping[str, Any], ...]
     counts: Mapping[str, int]
+    causes: tuple[Cause, ...]
 
     @property
     def total(self) -> int:
@@ -76,7 +97,15 @@ class Anomalies:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """The data of a page. ``facts`` are pairs of label and text; ``statistics``: ``None`` = the page has none."""
+    """The data of a page.
+
+    Attributes:
+        facts: pairs of label and text.
+        view_us: begin and end of the time in which something happened, which the pictures show at first.
+        hash_shares: ``None`` where the owners' ranges themselves can be read.
+        activity: ``None`` unless one consumer is active at a time.
+        statistics: ``None`` = the page has none.
+    """
 
     title: str
     subscription: str
@@ -84,7 +113,12 @@ class ReportData:
     verdicts: tuple[Mapping[str, Any], ...]
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    subscription_type: str
+    view_us: tuple[int, int]
     ring: Ring
+    hash_shares: HashShares | None
+    blocked_hashes: BlockedHashes
+    activity: Activity | None
     held_back: tuple[HeldBack, ...]
     flow: Lines
     shares: tuple[Share, ...]
@@ -102,19 +136,43 @@ class Collected:
     limit: int = MAX_ANOMALIES
     counts: Counter[str] = field(default_factory=Counter)
     _kept: list[dict[str, Any]] = field(default_factory=list)
+    _causes: dict[tuple[Any, ...], RootCause] = field(default_factory=dict)
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of ``anomalies``."""
         counted = rows["kind"].value_counts().to_pylist()
         self.counts.update({count["values"]: count["counts"] for count in counted})
         for batch in rows.select(_ANOMALY_COLUMNS).to_batches(max_chunksize=self.limit):
-            self._kept += batch.to_pylist()
+            found = batch.to_pylist()
+            self._kept += found
+            for row in found:
+                cause = self._causes.setdefault(_cause_of(row), RootCause(row))
+                cause.add(row, _rank(row))
             if len(self._kept) > 2 * self.limit:
                 self._kept = self._chosen()
 
     def found(self, names: Mapping[tuple[int, int], str]) -> Anomalies:
         """The findings for the table; ``names``: of consumers by incarnation and number."""
-        return Anomalies(tuple(_finding(row, names) for row in self._chosen()), dict(self.counts))
+        worst_first = sorted(self._causes.items(), key=lambda item: _rank(item[1].worst))
+        index = {identity: at for at, (identity, _cause) in enumerate(worst_first)}
+        rows = tuple(_finding(row, names) | {"cause": index[_cause_of(row)]} for row in self._chosen())
+        causes = tuple(
+            Cause(
+                cause.worst["severity"],
+                cause.worst["uncertain"],
+                cause.count,
+                cause.sentence(
+                    ConsumerNames(
+                        {
+                            number: names.get((cause.worst["incarnation"], number))
+                            for number in cause.consumers
+                        }
+                    )
+                ),
+            )
+            for _identity, cause in worst_first
+        )
+        return Anomalies(rows, dict(self.counts), causes)
 
     def _chosen(self) -> list[dict[str, Any]]:
         rows = sorted(self._kept, key=_rank)
@@ -134,6 +192,10 @@ def _rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
     severity = SEVERITIES.index(row["severity"]) if row["severity"] in SEVERITIES else len(SEVERITIES)
     order = KIND_ORDER.get(row["kind"], len(KIND_ORDER))
     return severity, row["uncertain"], order, row["t_us"] or 0, row["seqs"], row["explanation"]
+
+
+def _cause_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["severity"], *identity_of(row)
 
 
 def _finding(row: Mapping[str, Any], names: Mapping[tuple[int, int], str]) -> dict[str, Any]:
@@ -199,6 +261,10 @@ def gather(
         anomalies = Collected()
         anomalies.add(tables["anomalies"])
     lines = flow.lines(never_sent)
+    owners, ranges = owned_ranges(tables["ownership"], span_us)
+    ring = ring_of(owners, ranges, changes, span_us)
+    types = tables["dispatcher_state"]["subscription_type"].to_pylist()
+    single_active = types[-1:] in (["Failover"], ["Exclusive"])
     return ReportData(
         title=title,
         subscription=subscription,
@@ -208,13 +274,30 @@ def gather(
             _facts(tables, lines, never_sent, len({change.name for change in changes if change.joined}))
         ),
         notes=(*_doubts(tables), *notes),
-        ring=ring_of(tables["ownership"], changes, span_us),
+        subscription_type=types[-1] if types else "",
+        view_us=_view(span_us, lines, ring.changes),
+        ring=ring,
+        hash_shares=hash_shares(owners, ranges) if ring.scattered and not single_active else None,
+        blocked_hashes=blocked_hashes(tables["blocked"], span_us),
+        activity=activity(ring, changes, span_us) if single_active else None,
         held_back=held_back_of(tables["blocked"], span_us),
         flow=lines,
         shares=shares_of(tables["balance"]),
         anomalies=anomalies.found(names),
         statistics=statistics,
     )
+
+
+def _view(span_us: tuple[int, int], lines: Lines, changes: Sequence[Change]) -> tuple[int, int]:
+    """Begin and end of the time in which something was sent, or somebody joined or left; else the whole interval."""
+    times = [change.t_us for change in changes]
+    if lines.t_us.size:
+        times += [int(lines.t_us[0]), int(lines.t_us[-1]) + lines.step_us]
+    start_us, end_us = span_us
+    if not times or min(times) == max(times):
+        return span_us
+    margin = (max(times) - min(times)) // 100
+    return max(start_us, min(times) - margin), min(end_us, max(times) + margin)
 
 
 def _names(tables: Mapping[str, pa.Table]) -> dict[tuple[int, int], str]:

@@ -3,13 +3,16 @@
 plotly interprets some HTML in texts, and ``%{…}`` in templates of hover texts. Names come from logs and may be hostile: they
 are escaped and cut (``label``); an axis has them as texts of numbered places, so that a name ``"5"`` is not read as a
 number; hover texts have them only as ``customdata``, never within a template.
+
+Colours have a contrast of at least 3:1 to the ground of a light page and of a dark one. The page's script adds what depends
+on the reader: colours of texts and grounds, the size, the marks of findings.
 """
 
 from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +20,11 @@ import numpy as np
 
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.names import printable
+from dispatch_core.report.active import Activity
 from dispatch_core.report.aggregate import HeldBack, ReportData, Share
+from dispatch_core.report.blocked_hashes import BlockedHashes
 from dispatch_core.report.flow import Lines
+from dispatch_core.report.hash_shares import HashShares, Move
 from dispatch_core.report.ring import Ring
 from dispatch_core.report.statistics import DispatchOverTime
 from dispatch_core.times import clock
@@ -28,48 +34,87 @@ if TYPE_CHECKING:
 
 #: Colours of consumers; further consumers use them again.
 COLOURS: Final = (
-    "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
-    "#1f4e79", "#b55d0a", "#2d6a25", "#8f1d20", "#2f7f78", "#8c7310", "#6b3f63", "#c2185b", "#5d4037", "#607d8b",
+    "#4e79a7", "#d4700f", "#4a9142", "#d9534f", "#2f8f8a", "#a67c00", "#9c639a", "#8a6b55", "#7c858f", "#3f6fd1",
+    "#b5502a", "#6b8e23", "#c0399f", "#1f8fb5", "#8f6fd6", "#a8506b", "#5f7f5f", "#c43c5e", "#6f7fae", "#0f9d76",
 )  # fmt: skip
 _REASON_COLOURS: Final = {
-    "draining_hash": "#4e79a7",
-    "recently_joined": "#f28e2b",
-    "last_sent_position": "#edc948",
-    "no_permits": "#e15759",
-    "unacked_limit_consumer": "#b07aa1",
-    "unacked_limit_subscription": "#6b3f63",
-    "look_ahead_limit": "#59a14f",
-    "replay_order": "#76b7b2",
-    "uncovered_range": "#9c755f",
-    "failover_delay": "#ff9da7",
-    "no_consumer": "#607d8b",
-    "no_read": "#8f1d20",
+    "draining_hash": "#3f6fd1",
+    "recently_joined": "#d4700f",
+    "last_sent_position": "#a67c00",
+    "no_permits": "#d9534f",
+    "unacked_limit_consumer": "#9c639a",
+    "unacked_limit_subscription": "#8f6fd6",
+    "look_ahead_limit": "#4a9142",
+    "replay_order": "#2f8f8a",
+    "uncovered_range": "#8a6b55",
+    "failover_delay": "#c0399f",
+    "no_consumer": "#6f7fae",
+    "no_read": "#a8506b",
 }
+#: Colours that have one meaning in all pictures.
+GREEN, RED, BLUE, GREY, BROWN = "#4a9142", "#d9534f", "#4e79a7", "#7c858f", "#b5502a"
+#: Holds of the rules that keep order by key are told apart by their ends, too.
+_HOLD_SYMBOLS: Final = {"draining_hash": "circle", "recently_joined": "diamond", "last_sent_position": "x"}
+#: Room below the hash space for marks of findings, as a part of it.
+_LANE: Final = 0.05
 _MAX_LABEL: Final = 40
 _MAX_LEGEND: Final = 30
 _MAX_RULED: Final = 60  # joins and leaves that get a line through the picture
-_GREEN, _RED, _BLUE, _GREY = "#2d7d32", "#c62828", "#4e79a7", "#b8bec6"
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture. ``figure``: plotly's JSON, ``None`` without data; ``caption``: explains it or the missing data."""
+    """One picture.
+
+    Attributes:
+        figure: plotly's JSON, ``None`` without data or if the page's script draws ``ranges``.
+        caption: explains it or the missing data.
+        ranges: JSON of ranges that are drawn for the time and hashes at which the reader looks.
+        timed: its horizontal axis is the time.
+    """
 
     name: str
     title: str
     caption: str
     figure: str | None
+    ranges: str | None = None
+    timed: bool = True
 
 
 def pictures(data: ReportData) -> list[Picture]:
-    """All pictures of a report, in the order of the page."""
+    """All pictures of a report, in the order of the page: those along the time come first."""
+    colours = _colours(data)
     return [
-        _ring(data.ring),
-        _held_back(data.held_back),
+        *_ownership(data, colours),
         _flow(data.flow),
-        _shares(data.shares),
-        *([] if data.statistics is None else [_dispatch(data.statistics.over_time)]),
+        *([] if data.statistics is None else [_dispatch(data.statistics.over_time, colours)]),
+        _held_back(data.held_back),
+        _shares(data.shares, data.subscription_type),
     ]
+
+
+def _colours(data: ReportData) -> dict[str, str]:
+    """Give each consumer one colour in all pictures: owners first, by name."""
+    names = [*data.ring.owners]
+    if data.activity is not None:
+        names += data.activity.consumers
+    if data.statistics is not None:
+        names += data.statistics.over_time.consumers
+    return {name: COLOURS[at % len(COLOURS)] for at, name in enumerate(dict.fromkeys(names))}
+
+
+def _ownership(data: ReportData, colours: Mapping[str, str]) -> list[Picture]:
+    if data.activity is not None:
+        return [_active(data.activity, colours)]
+    if data.hash_shares is not None:
+        return [
+            _hash_shares(data.hash_shares, data.blocked_hashes, data.ring, colours),
+            _ranges(data.ring, data.blocked_hashes, colours),
+        ]
+    if data.subscription_type == "Shared":
+        caption = "Consumers of a Shared subscription own no hashes: each entry goes to whose turn it is."
+        return [Picture("ring", "Owners of the hash space over time", caption, None)]
+    return [_ring(data.ring, data.blocked_hashes, colours)]
 
 
 def label(name: str) -> str:
@@ -77,7 +122,7 @@ def label(name: str) -> str:
     return html.escape(printable(name, _MAX_LABEL))
 
 
-def _ring(ring: Ring) -> Picture:
+def _ring(ring: Ring, blocked: BlockedHashes, colours: Mapping[str, str]) -> Picture:
     import plotly.graph_objects as go
 
     title = "Owners of the hash space over time"
@@ -100,7 +145,7 @@ def _ring(ring: Ring) -> Picture:
             width=high - low,
             name=label(name),
             showlegend=legend,
-            marker={"color": COLOURS[at % len(COLOURS)], "line": {"width": 0}},
+            marker={"color": colours[name], "line": {"width": 0}},
             customdata=[
                 [label(name), f"{a} to {b - 1}", f"{clock(s)} to {clock(u)}"]
                 for a, b, s, u in zip(
@@ -109,15 +154,47 @@ def _ring(ring: Ring) -> Picture:
             ],
             hovertemplate="%{customdata[0]}<br>hashes %{customdata[1]}<br>%{customdata[2]}<extra></extra>",
         )
-    for joined, word, symbol, colour in (
-        (True, "joined", "triangle-up", _GREEN),
-        (False, "left", "triangle-down", _RED),
+    _hold_marks(figure, blocked)
+    _change_marks(figure, ring, top * 1.035, top * 1.075, ruled=top * 1.02)
+    figure.update_layout(barmode="overlay", bargap=0, height=460)
+    figure.update_xaxes(type="date", title="time (UTC)")
+    figure.update_yaxes(title="sticky key hash", range=[-_LANE * top, top * 1.1], tickformat=",d")
+    caption = f"{_changes_of(ring)}. {_holds_of(blocked)}"
+    if not ring.exact:
+        caption += (
+            " Each cell shows the owner of its largest part: there are too many ranges to draw all of them."
+        )
+    return Picture("ring", title, caption, _json(figure))
+
+
+def _changes_of(ring: Ring) -> str:
+    joins = sum(change.joined for change in ring.changes)
+    text = f"{joins:,} joins (▲) and {len(ring.changes) - joins:,} leaves (▼) are marked"
+    if ring.total_changes > len(ring.changes):
+        text += f", the first of {ring.total_changes:,}"
+    return text
+
+
+def _holds_of(blocked: BlockedHashes) -> str:
+    if not blocked.total:
+        return "No rule held back single hashes long enough to be measured."
+    text = f"Lines of one hash show when a rule held it back: {blocked.total:,} times"
+    if len(blocked.holds) < blocked.total:
+        text += f", of which the {len(blocked.holds):,} with the most message-seconds are drawn"
+    return f"{text}."
+
+
+def _change_marks(figure: go.Figure, ring: Ring, joined_y: float, left_y: float, *, ruled: float) -> None:
+    """Mark joins and leaves, with a line up to ``ruled`` if they are few."""
+    for joined, word, symbol, colour, y in (
+        (True, "joined", "triangle-up", GREEN, joined_y),
+        (False, "left", "triangle-down", RED, left_y),
     ):
         marked = [change for change in ring.changes if change.joined is joined]
         if marked:
             figure.add_scatter(
                 x=[change.t_us / 1000 for change in marked],
-                y=[top * (1.035 if joined else 1.075)] * len(marked),
+                y=[y] * len(marked),
                 mode="markers",
                 name=word,
                 marker={"symbol": symbol, "color": colour, "size": 9},
@@ -128,22 +205,226 @@ def _ring(ring: Ring) -> Picture:
             )
     if len(ring.changes) <= _MAX_RULED:
         for change in ring.changes:
-            line = {"color": _GREEN if change.joined else _RED, "width": 1, "dash": "dot"}
+            line = {"color": GREEN if change.joined else RED, "width": 1, "dash": "dot"}
             figure.add_shape(
-                type="line", x0=change.t_us / 1000, x1=change.t_us / 1000, y0=0, y1=top * 1.02, line=line
+                type="line", x0=change.t_us / 1000, x1=change.t_us / 1000, y0=0, y1=ruled, line=line
             )
-    figure.update_layout(barmode="overlay", bargap=0, height=460)
-    figure.update_xaxes(type="date", title="time (UTC)")
-    figure.update_yaxes(title="sticky key hash", range=[0, top * 1.1], tickformat=",d", automargin=True)
-    joins = sum(change.joined for change in ring.changes)
-    caption = f"{joins:,} joins (▲) and {len(ring.changes) - joins:,} leaves (▼) are marked"
-    if ring.total_changes > len(ring.changes):
-        caption += f", the first of {ring.total_changes:,}"
-    if not ring.exact:
-        caption += (
-            ". Each cell shows the owner of its largest part: there are too many ranges to draw all of them"
+
+
+def _hold_marks(figure: go.Figure, blocked: BlockedHashes) -> None:
+    """Draw each hold as a line along the time, at its hash. The page's script gives it the colour of texts."""
+    for reason in blocked.reasons:
+        holds = [hold for hold in blocked.holds if hold.reason == reason]
+        if not holds:
+            continue
+        x: list[float | None] = []
+        y: list[int | None] = []
+        texts: list[list[str] | None] = []
+        for hold in holds:
+            text = [
+                f"{label(reason)}: hash {hold.hash}",
+                f"{label(hold.waiting)} waits behind {label(hold.holder)}",
+                f"{clock(hold.from_us)} to {clock(hold.until_us)}",
+            ]
+            x += [hold.from_us / 1000, hold.until_us / 1000, None]
+            y += [hold.hash, hold.hash, None]
+            texts += [text, text, None]
+        figure.add_scatter(
+            x=x,
+            y=y,
+            mode="lines+markers",
+            name=label(reason),
+            meta="hold",
+            line={"width": 2},
+            marker={"size": 4, "symbol": _HOLD_SYMBOLS.get(reason, "square")},
+            customdata=texts,
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
         )
-    return Picture("ring", title, f"{caption}.", _json(figure))
+
+
+def _hash_shares(
+    shares: HashShares, blocked: BlockedHashes, ring: Ring, colours: Mapping[str, str]
+) -> Picture:
+    """Three rows: share of each consumer, part of the hash space that moved at each change, blocked hashes."""
+    from plotly.subplots import make_subplots
+
+    figure: go.Figure = make_subplots(
+        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.58, 0.2, 0.22]
+    )
+    at = shares.t_us / 1000
+    for number, name in enumerate(shares.owners):
+        figure.add_scatter(
+            x=at,
+            y=np.round(100 * shares.share[number], 3),
+            mode="lines",
+            line={"shape": "hv", "width": 0.5, "color": colours.get(name, GREY)},
+            fillcolor=colours.get(name, GREY),
+            stackgroup="owners",
+            name=label(name),
+            customdata=[[label(name)]] * at.size,
+            hovertemplate="%{customdata[0]}: %{y:.1f} % of the hash space<br>%{x}<extra></extra>",
+            row=1,
+            col=1,
+        )
+    _change_marks(figure, ring, 104, 110, ruled=100)
+    _moved_stems(figure, shares.moves)
+    for number, reason in enumerate(blocked.reasons):
+        figure.add_scatter(
+            x=blocked.t_us / 1000,
+            y=blocked.counts[number],
+            mode="lines",
+            line={"shape": "hv", "width": 1.8, "color": _REASON_COLOURS.get(reason, GREY)},
+            name=label(reason),
+            hovertemplate=f"%{{y:,}} hashes: {label(reason)}<br>%{{x}}<extra></extra>",
+            row=3,
+            col=1,
+        )
+    figure.update_layout(height=600)
+    figure.update_xaxes(type="date")
+    figure.update_xaxes(title="time (UTC)", row=3, col=1)
+    figure.update_yaxes(title="% of hashes", range=[0, 114], tickvals=[0, 25, 50, 75, 100], row=1, col=1)
+    figure.update_yaxes(title="% moved", rangemode="tozero", row=2, col=1)
+    figure.update_yaxes(title="blocked", rangemode="tozero", row=3, col=1)
+    caption = f"Above: share of the hash space of each consumer; {_changes_of(ring)}. "
+    if shares.moves:
+        most = max(shares.moves, key=lambda move: move.share)
+        caption += (
+            f"Middle: part of the hash space that went from one consumer to another, {shares.total_moves:,} times, at most "
+            f"{most.share:.0%} at {clock(most.t_us)}. "
+        )
+    else:
+        caption += "Middle: no hash went from one consumer to another. "
+    caption += (
+        "Below: number of hashes that were held back at a time, by rule."
+        if blocked.total
+        else "Below: no rule held back single hashes long enough to be measured."
+    )
+    return Picture("shares", "Share of the hash space per consumer, and what moved", caption, _json(figure))
+
+
+def _moved_stems(figure: go.Figure, moves: Sequence[Move]) -> None:
+    if not moves:
+        return
+    texts = []
+    for move in moves:
+        pairs = [f"{label(a)} to {label(b)}: {share:.1%}" for a, b, share in move.pairs]
+        texts.append([f"{move.share:.1%} of the hash space moved at {clock(move.t_us)}", "<br>".join(pairs)])
+    _stems(
+        figure,
+        [move.t_us / 1000 for move in moves],
+        [round(100 * move.share, 3) for move in moves],
+        name="moved",
+        customdata=texts,
+        hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+    )
+
+
+def _stems(figure: go.Figure, x: Sequence[float], y: Sequence[float], **more: Any) -> None:
+    """Draw amounts at moments, in the second row: unlike bars, stems have no width along the time."""
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="markers",
+        marker={"color": "#8f6fd6", "size": 6},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [0] * len(x),
+            "arrayminus": y,
+            "width": 0,
+            "thickness": 2,
+        },
+        row=2,
+        col=1,
+        **more,
+    )
+
+
+def _ranges(ring: Ring, blocked: BlockedHashes, colours: Mapping[str, str]) -> Picture:
+    """Every range, as columns of numbers: the page's script draws those at which the reader looks."""
+    import plotly.graph_objects as go
+
+    times, at = np.unique(np.concatenate([ring.from_us, ring.until_us]), return_inverse=True)
+    figure = go.Figure()
+    _hold_marks(figure, blocked)
+    figure.update_layout(height=520)
+    figure.update_xaxes(type="date", title="time (UTC)")
+    figure.update_yaxes(title="sticky key hash", tickformat=",d", automargin=True)
+    ranges = {
+        "labels": [label(name) for name in ring.owners],
+        "colours": [colours[name] for name in ring.owners],
+        "times": (times / 1000).tolist(),
+        "owner": ring.owner.tolist(),
+        "from": at[: ring.owner.size].tolist(),
+        "until": at[ring.owner.size :].tolist(),
+        "low": ring.low.tolist(),
+        "high": ring.high.tolist(),
+        "figure": json.loads(_json(figure)),
+    }
+    caption = f"Zoom in, along the time or the hashes, until single ranges can be read. {_holds_of(blocked)}"
+    if not ring.exact:
+        caption += " There are too many ranges: each shows the owner of most of it."
+    return Picture(
+        "ring", "Owner of every range of the hash space", caption, None, json.dumps(ranges, sort_keys=True)
+    )
+
+
+def _active(data: Activity, colours: Mapping[str, str]) -> Picture:
+    import plotly.graph_objects as go
+
+    title = "Who was active"
+    if not data.consumers:
+        return Picture("active", title, "No consumer was connected in this interval.", None)
+    place = {name: at for at, name in enumerate(data.consumers)}
+    figure = go.Figure()
+    _spans(figure, data.connected, place, "connected", 0.22, dict.fromkeys(place, GREY))
+    _spans(figure, data.active, place, "active", 0.66, {name: colours.get(name, BLUE) for name in place})
+    figure.update_layout(barmode="overlay", bargap=0, height=_height(len(place), 34))
+    figure.update_xaxes(type="date", title="time (UTC)")
+    _places(figure, [label(name) for name in data.consumers], lane=0.5)
+    active_us = sum(data.active_us)
+    if not active_us:
+        caption = "No consumer was active. Grey: connected."
+    else:
+        caption = (
+            f"Colour: the active consumer; grey: connected. {data.consumers[0]} was active longest: "
+            f"{duration(data.active_us[0])}, {data.active_us[0] / active_us:.0%} of the time in which one was. The active "
+            f"consumer changed {data.changes:,} times."
+        )
+        if data.nobody_us:
+            caption += f" In between, nobody was active for {duration(data.nobody_us)}."
+    if data.left_out:
+        caption += f" {data.left_out:,} further consumers have no row."
+    return Picture("active", title, caption, _json(figure))
+
+
+def _spans(
+    figure: go.Figure,
+    spans: Iterable[tuple[str, int, int]],
+    place: Mapping[str, int],
+    word: str,
+    width: float,
+    colours: Mapping[str, str],
+) -> None:
+    """Draw spans of time, in the row of each consumer."""
+    rows = list(spans)
+    if not rows:
+        return
+    figure.add_bar(
+        orientation="h",
+        base=[since / 1000 for _name, since, _until in rows],
+        x=[(until - since) / 1000 for _name, since, until in rows],
+        y=[place[name] for name, _since, _until in rows],
+        width=width,
+        name=word,
+        showlegend=False,
+        marker={"color": [colours[name] for name, _since, _until in rows], "line": {"width": 0}},
+        customdata=[
+            [f"{label(name)} {word}", f"{clock(since)} to {clock(until)} ({duration(until - since)})"]
+            for name, since, until in rows
+        ],
+        hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+    )
 
 
 def _held_back(work: Sequence[HeldBack]) -> Picture:
@@ -151,7 +432,8 @@ def _held_back(work: Sequence[HeldBack]) -> Picture:
 
     title = "Messages held back by rules, by waiting consumer"
     if not work:
-        return Picture("blocked", title, "No rule held messages back long enough to be measured.", None)
+        caption = "No rule held messages back long enough to be measured."
+        return Picture("blocked", title, caption, None, timed=False)
     names = list(dict.fromkeys(item.consumer for item in work))
     place = {name: at for at, name in enumerate(names)}
     texts = [label(name) for name in names]
@@ -163,7 +445,7 @@ def _held_back(work: Sequence[HeldBack]) -> Picture:
             y=[place[item.consumer] for item in of_reason],
             x=[round(item.message_s, 3) for item in of_reason],
             name=label(reason),
-            marker={"color": _REASON_COLOURS.get(reason, _GREY)},
+            marker={"color": _REASON_COLOURS.get(reason, GREY)},
             customdata=[
                 [
                     label(item.consumer),
@@ -183,7 +465,7 @@ def _held_back(work: Sequence[HeldBack]) -> Picture:
         f"{sum(item.message_s for item in work):,.1f} message-seconds altogether; {needless:,.1f} of them although "
         "no other consumer had an entry of the same hash pending."
     )
-    return Picture("blocked", title, caption, _json(figure))
+    return Picture("blocked", title, caption, _json(figure), timed=False)
 
 
 def _flow(lines: Lines) -> Picture:
@@ -194,7 +476,7 @@ def _flow(lines: Lines) -> Picture:
         return Picture("flow", title, "Nothing was stored and nothing was sent in this interval.", None)
     figure: go.Figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.09)
     at = lines.t_us / 1000
-    for values, name, colour in ((lines.first, "sent first", _BLUE), (lines.again, "sent again", _RED)):
+    for values, name, colour in ((lines.first, "sent first", BLUE), (lines.again, "sent again", RED)):
         if name == "sent first" or values.any():
             figure.add_bar(
                 x=at,
@@ -211,7 +493,7 @@ def _flow(lines: Lines) -> Picture:
         x=at + lines.step_us / 1000,
         y=lines.waiting,
         mode="lines+markers" if lines.t_us.size < 3 else "lines",
-        line={"shape": "hv", "color": "#b55d0a", "width": 1.5},
+        line={"shape": "hv", "color": BROWN, "width": 1.5},
         fill="tozeroy",
         name="stored, not sent yet",
         hovertemplate="%{y:,} wait<br>%{x}<extra></extra>",
@@ -230,12 +512,13 @@ def _flow(lines: Lines) -> Picture:
     return Picture("flow", title, caption, _json(figure))
 
 
-def _shares(shares: Sequence[Share]) -> Picture:
+def _shares(shares: Sequence[Share], subscription_type: str) -> Picture:
     import plotly.graph_objects as go
 
-    title = "Messages of each consumer, and its share of the hash space"
+    owned = any(share.hash_share is not None for share in shares)
+    title = "Messages of each consumer" + (", and its share of the hash space" if owned else "")
     if not shares:
-        return Picture("balance", title, "Nothing was sent in this interval.", None)
+        return Picture("balance", title, "Nothing was sent in this interval.", None, timed=False)
     figure = go.Figure()
     shown = [
         [
@@ -247,10 +530,9 @@ def _shares(shares: Sequence[Share]) -> Picture:
         for share in shares
     ]
     texts = "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>"
-    series = [("share of messages", [share.message_share for share in shares], _BLUE)]
-    owned = any(share.hash_share is not None for share in shares)
+    series = [("share of messages", [share.message_share for share in shares], BLUE)]
     if owned:
-        series.append(("share of the hash space", [share.hash_share or 0.0 for share in shares], _GREY))
+        series.append(("share of the hash space", [share.hash_share or 0.0 for share in shares], GREY))
     for name, values, colour in series:
         figure.add_bar(
             orientation="h",
@@ -268,12 +550,13 @@ def _shares(shares: Sequence[Share]) -> Picture:
         "Every delivery counts, redeliveries too. The share of the hash space is weighted by messages: each message adds to "
         "a consumer's share the part of the hash space that it owned when the message was delivered."
         if owned
-        else "Every delivery counts, redeliveries too. No consumer owns hashes here."
+        else f"Every delivery counts, redeliveries too. Consumers of a {subscription_type or 'Shared'} subscription own no "
+        "hashes."
     )
-    return Picture("balance", title, caption, _json(figure))
+    return Picture("balance", title, caption, _json(figure), timed=False)
 
 
-def _dispatch(data: DispatchOverTime) -> Picture:
+def _dispatch(data: DispatchOverTime, colours: Mapping[str, str]) -> Picture:
     from plotly.subplots import make_subplots
 
     title = "Dispatch rate per consumer, and what the dispatcher held back"
@@ -290,7 +573,7 @@ def _dispatch(data: DispatchOverTime) -> Picture:
             x=at,
             y=np.round(data.per_second[number], 3),
             mode="lines+markers" if steps < 3 else "lines",
-            line={"shape": "hv", "color": COLOURS[number % len(COLOURS)], "width": 1.8},
+            line={"shape": "hv", "color": colours.get(name, GREY), "width": 1.8},
             name=label(name),
             customdata=[[label(name)]] * steps,
             hovertemplate="%{customdata[0]}: %{y:,.1f} messages per second<br>%{x}<extra></extra>",
@@ -300,18 +583,15 @@ def _dispatch(data: DispatchOverTime) -> Picture:
     if sizes:
         _sizes(figure, data)
     elif data.moved_us:
-        figure.add_bar(
-            x=[t_us / 1000 for t_us in data.moved_us],
-            y=list(data.moved_keys),
-            width=max((data.until_us - data.from_us) / 1000 / 120, 1),
+        _stems(
+            figure,
+            [t_us / 1000 for t_us in data.moved_us],
+            list(data.moved_keys),
             name="keys moved",
-            marker={"color": "#6b3f63"},
             hovertemplate="%{y:,} keys went to another consumer<br>%{x}<extra></extra>",
-            row=2,
-            col=1,
         )
     figure.update_layout(height=580)
-    figure.update_xaxes(type="date", range=[data.from_us / 1000, (data.until_us + 1) / 1000])
+    figure.update_xaxes(type="date")
     figure.update_xaxes(title="time (UTC)", row=2, col=1)
     # Short titles: on a phone the legend leaves each row little height.
     figure.update_yaxes(title="messages/s", rangemode="tozero", row=1, col=1)
@@ -322,9 +602,9 @@ def _dispatch(data: DispatchOverTime) -> Picture:
 def _sizes(figure: go.Figure, data: DispatchOverTime) -> None:
     """Draw the replay set, the draining hashes and the look-ahead limit in the second row."""
     at = np.append(data.size_us, data.until_us) / 1000
-    lines = [(data.in_replay, "replay set", "#b55d0a")]
+    lines = [(data.in_replay, "replay set", BROWN)]
     if data.has_draining:
-        lines.append((data.draining, "draining hashes", "#1f4e79"))
+        lines.append((data.draining, "draining hashes", "#3f6fd1"))
     for values, name, colour in lines:
         figure.add_scatter(
             x=at,
@@ -348,7 +628,7 @@ def _sizes(figure: go.Figure, data: DispatchOverTime) -> None:
             x=[data.from_us / 1000, data.until_us / 1000],
             y=[limit, limit],
             mode="lines",
-            line={"color": _RED, "width": 1.2, "dash": "dash"},
+            line={"color": RED, "width": 1.2, "dash": "dash"},
             name="look-ahead limit",
             hovertemplate="look-ahead limit %{y:,}<extra></extra>",
             row=2,
@@ -372,13 +652,13 @@ def _caption_of_dispatch(data: DispatchOverTime, *, sizes: bool) -> str:
     )
 
 
-def _places(figure: go.Figure, texts: Sequence[str]) -> None:
-    """Names along the vertical axis, the first on top."""
+def _places(figure: go.Figure, texts: Sequence[str], lane: float = 0.0) -> None:
+    """Names along the vertical axis, the first on top; ``lane``: room below the last for marks of findings, in rows."""
     figure.update_yaxes(
         tickmode="array",
         tickvals=list(range(len(texts))),
         ticktext=list(texts),
-        range=[len(texts) - 0.5, -0.5],
+        range=[len(texts) - 0.5 + lane, -0.5],
         automargin=True,
     )
 
@@ -391,14 +671,12 @@ def _json(figure: go.Figure) -> str:
     """The figure as JSON, the same text for the same figure."""
     figure.update_layout(
         template="none",
-        margin={"l": 90, "r": 20, "t": 30, "b": 50},
+        margin={"l": 20, "r": 16, "t": 30, "b": 20},
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         font={"family": "system-ui, sans-serif", "size": 12},
-        paper_bgcolor="#ffffff",
-        plot_bgcolor="#f7f8fa",
         hovermode="closest",
     )
-    figure.update_xaxes(gridcolor="#e2e5e9", zeroline=False)
-    figure.update_yaxes(gridcolor="#e2e5e9", zeroline=False)
+    figure.update_xaxes(zeroline=False, automargin=True)
+    figure.update_yaxes(zeroline=False, automargin=True)
     shown: dict[str, Any] = json.loads(figure.to_json(engine="json"))
     return json.dumps({"data": shown["data"], "layout": shown["layout"]}, sort_keys=True)

@@ -19,31 +19,36 @@ from dispatch_core.audit.sentences.names import consumer_name
 
 I64 = npt.NDArray[np.int64]
 
-#: Rectangles that are drawn exactly, and at most.
+#: Rectangles that are drawn exactly, and at most. Scattered ranges are drawn where the reader looks, so there may be more.
 EXACT_ROWS: Final = 1_500
+EXACT_SCATTERED: Final = 20_000
 MAX_RECTANGLES: Final = 6_000
 _GRIDS: Final = ((400, 256), (300, 128), (200, 64), (100, 48), (60, 32))  # times, parts of the hash space
 #: Joins and leaves that are marked individually; the others are counted.
 MAX_CHANGES: Final = 1_000
+#: Ranges of a consumer at one time from which on its ranges are scattered.
+_MANY_RANGES: Final = 8
 _NOBODY: Final = -1
 _MEMBERSHIP: Final = pa.array(["consumer_added", "consumer_removed"])
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A consumer joined or left."""
+    """A consumer joined or left. ``incarnation``: the load of the topic in which it did."""
 
     t_us: int
     joined: bool
     name: str
     seq: int
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
     """Rectangles: ``owners[owner[i]]`` owned the hashes [``low[i]``, ``high[i]``) from ``from_us[i]`` to ``until_us[i]``.
 
-    ``exact``: false if the rectangles are a grid. ``changes``: joins and leaves, at most ``MAX_CHANGES`` of
+    ``exact``: false if the rectangles are a grid. ``scattered``: consumers own many ranges each, as with consistent hashing,
+    so that their shares say more than the ranges. ``changes``: joins and leaves, at most ``MAX_CHANGES`` of
     ``total_changes``.
     """
 
@@ -54,11 +59,12 @@ class Ring:
     low: I64
     high: I64
     exact: bool
+    scattered: bool
     changes: tuple[Change, ...]
     total_changes: int
 
 
-def changes_of(events: pa.Table) -> list[Change]:
+def changes_of(events: pa.Table, incarnation: int = 0) -> list[Change]:
     """Joins and leaves among some events of one log (columns ``kind, t_us, seq, consumer, name``), in their order."""
     members = events.filter(pc.is_in(events["kind"].cast(pa.string()), value_set=_MEMBERSHIP))
     columns = ("kind", "t_us", "seq", "consumer", "name")
@@ -71,12 +77,12 @@ def changes_of(events: pa.Table) -> list[Change]:
         if joined and name is not None:
             names[consumer] = name
         if t_us is not None:
-            found.append(Change(t_us, joined, consumer_name(consumer, names.get(consumer)), seq))
+            found.append(Change(t_us, joined, consumer_name(consumer, names.get(consumer)), seq, incarnation))
     return found
 
 
-def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, int]) -> Ring:
-    """The rectangles of the rows of ``ownership`` that overlap [start, end)."""
+def owned_ranges(ownership: pa.Table, span_us: tuple[int, int]) -> tuple[tuple[str, ...], I64]:
+    """Return the owners' names, and rows ``owner, from_us, until_us, low, high`` of the ranges that overlap [start, end)."""
     start_us, end_us = span_us
     from_us = np.maximum(np.asarray(ownership["from_t_us"], dtype=np.int64), start_us)
     until = ownership["until_t_us"].fill_null(end_us)
@@ -98,8 +104,14 @@ def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, 
             np.asarray(ownership["range_end"], dtype=np.int64) + 1,
         ]
     )
-    rows = rows[:, until_us > from_us]
-    exact = rows.shape[1] <= EXACT_ROWS
+    return tuple(owners), rows[:, until_us > from_us]
+
+
+def ring_of(owners: tuple[str, ...], rows: I64, changes: Sequence[Change], span_us: tuple[int, int]) -> Ring:
+    """The rectangles of the ranges of ``owned_ranges``."""
+    start_us, end_us = span_us
+    scattered = _are_scattered(rows)
+    exact = rows.shape[1] <= (EXACT_SCATTERED if scattered else EXACT_ROWS)
     if not exact:
         for moments, parts in _GRIDS:
             gridded = _gridded(rows, moments, parts)
@@ -108,16 +120,30 @@ def ring_of(ownership: pa.Table, changes: Sequence[Change], span_us: tuple[int, 
         rows = gridded
     inside = [change for change in changes if start_us <= change.t_us < end_us]
     return Ring(
-        owners=tuple(owners),
+        owners=owners,
         owner=rows[0],
         from_us=rows[1],
         until_us=rows[2],
         low=rows[3],
         high=rows[4],
         exact=exact,
+        scattered=scattered,
         changes=tuple(inside[:MAX_CHANGES]),
         total_changes=len(inside),
     )
+
+
+def _are_scattered(rows: I64) -> bool:
+    """Check whether a consumer owned many ranges at one time."""
+    owner, from_us, until_us, _low, _high = rows
+    if not owner.size:
+        return False
+    times, at = np.unique(np.concatenate([from_us, until_us]), return_inverse=True)
+    # One consumer after another along one axis of time: a running sum counts its ranges.
+    steps = np.zeros((int(owner.max()) + 1) * times.size, np.int64)
+    np.add.at(steps, owner * times.size + at[: owner.size], 1)
+    np.add.at(steps, owner * times.size + at[owner.size :], -1)
+    return int(np.cumsum(steps).max()) >= _MANY_RANGES
 
 
 def _gridded(rows: I64, moments: int, parts: int) -> I64:

@@ -11,12 +11,11 @@ Run as ``python -m spark_jobs.reports --interval-start 2026-11-21 --warehouse DI
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -25,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.schema import DISPATCHER_KEY
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow
+from dispatch_core.report.index import IndexRow, index
 from dispatch_core.report.names import file_name
 from dispatch_core.report.page import library_name, library_script, page
 from dispatch_core.report.ring import Change, changes_of
@@ -50,8 +49,6 @@ SCRIPTS: Final = "scripts"
 #: A shared script is written again when it is older, so that its age says when a page last needed it.
 SCRIPT_AGE: Final = timedelta(days=1)
 
-#: Longest reason in the index, in characters; the page has all of it.
-_LONGEST_REASON: Final = 400
 #: Maximum number of pages of an interval; subscriptions that passed are left out first.
 LIMIT_VARIABLE: Final = "DISPATCH_AUDIT_MAX_REPORTS"
 DEFAULT_LIMIT: Final = 500
@@ -119,16 +116,17 @@ def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -
         for dispatcher, subject in subjects.items():
             name = file_name(*dispatcher)
             written[name] = _write(folder / name, _page(dispatcher, subject, span, overrides))
-    lines = [
-        _Line(
-            dispatcher,
-            _overall(verdicts[dispatcher]),
-            _reason(verdicts[dispatcher]),
-            file_name(*dispatcher) if place < limit else None,
+    rows = [
+        IndexRow(
+            topic,
+            subscription,
+            cluster,
+            file_name(cluster, topic, subscription) if place < limit else None,
+            verdicts[cluster, topic, subscription],
         )
-        for place, dispatcher in enumerate(order)
+        for place, (cluster, topic, subscription) in enumerate(order)
     ]
-    _write(folder / "index.html", _index(span, lines))
+    _write(folder / "index.html", index(rows, title=f"Dispatch reports, {span.name}", origin="cluster"))
     for page_there in folder.children():
         if page_there.location.name not in written and page_there.location.name != "index.html":
             page_there.location.delete()
@@ -163,13 +161,6 @@ def _limit() -> int:
 
 def _overall(verdicts: Sequence[dict[str, Any]]) -> str:
     return next((row["verdict"] for row in verdicts if row["promise"] == "all"), "UNKNOWN")
-
-
-def _reason(verdicts: Sequence[dict[str, Any]]) -> str:
-    """Return why a subscription is not PASS; empty if it is."""
-    return next(
-        (row["reason"] for row in verdicts if row["promise"] == "all" and row["verdict"] != "PASS"), ""
-    )
 
 
 def _judged(warehouse: Place, span: Interval) -> dict[Dispatcher, list[dict[str, Any]]]:
@@ -286,7 +277,7 @@ def _add_changes(subject: _Subject, rows: pa.Table) -> None:
     """Add the changes of membership and the consumers' names, incarnation by incarnation."""
     for incarnation in sorted(rows["incarnation"].unique().to_pylist()):
         events = rows.filter(pc.equal(rows["incarnation"], incarnation)).sort_by("seq")
-        subject.changes += changes_of(events)
+        subject.changes += changes_of(events, incarnation)
         for kind, consumer, name in zip(
             *(events[column].to_pylist() for column in ("kind", "consumer", "name")), strict=True
         ):
@@ -320,58 +311,6 @@ def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: 
     if overrides:  # settings in place of those in the logs' headers are shown nowhere else
         data = replace(data, facts=(*data.facts, ("Given for the run", overrides)))
     return page(data, library=f"../{SCRIPTS}/{library_name()}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A subscription in the index. ``name``: of its page, if it has one."""
-
-    dispatcher: Dispatcher
-    verdict: str
-    reason: str
-    name: str | None
-
-
-def _index(span: Interval, lines: Iterable[_Line]) -> str:
-    """Make the page that lists the interval's subscriptions, worst first, with reasons and links to their pages."""
-    rows = []
-    for line in lines:
-        cluster, topic, subscription = line.dispatcher
-        cells = (_linked(topic, line.name), _shown(subscription), _shown(cluster), _sentence(line.reason))
-        verdict = html.escape(line.verdict)
-        rows.append(f'<tr><td class="{verdict}">{verdict}</td><td>{"</td><td>".join(cells)}</td></tr>')
-    return "\n".join(
-        [
-            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            f"<title>Dispatch reports {span.name}</title>",
-            "<style>body { font: 15px/1.6 system-ui, sans-serif; margin: 24px } td, th { text-align: left; "
-            "padding: 2px 18px 2px 0; vertical-align: top } th, td:first-child { white-space: nowrap } "
-            "td { overflow-wrap: anywhere; min-width: 6.5em } td:first-child { min-width: 0 } "
-            # On a narrow screen a subscription is a block of lines.
-            "@media (max-width: 640px) { th { display: none } td { display: block; min-width: 0 } "
-            "tr { display: block } tr + tr { padding: 8px 0; border-top: 1px solid #d0d4d9 } } "
-            ".FAIL { color: #b01020; font-weight: 600 } .PASS { color: #0a6b2d } "
-            ".UNKNOWN { color: #8a5a00; font-weight: 600 }</style></head><body>",
-            f"<h1>Dispatch reports, {span.name}</h1>",
-            "<table><tr><th>verdict</th><th>topic</th><th>subscription</th><th>cluster</th><th>reason</th></tr>",
-            *rows,
-            "</table></body></html>\n",
-        ]
-    )
-
-
-def _linked(topic: str, name: str | None) -> str:
-    return _shown(topic) if name is None else f'<a href="{name}">{_shown(topic)}</a>'
-
-
-def _sentence(text: str) -> str:
-    return html.escape(printable(text, _LONGEST_REASON))
-
-
-def _shown(name: str) -> str:
-    return html.escape(printable(name, LONGEST_ON_PAGES))
 
 
 def _write(path: Location, text: str) -> int:

@@ -86,7 +86,7 @@ def test_a_report_draws_in_its_sandbox_and_names_stay_text(shown, address):
         shown.wait_for_selector(f"#plot-{picture} .trace path", state="attached")
         assert shown.locator(f"#plot-{picture} .trace path").count() >= 2, picture
     assert HOSTILE_TOPIC in shown.locator("h1").text_content()
-    assert HOSTILE in shown.locator("#findings td").all_text_contents()
+    assert HOSTILE in shown.locator("#findings dd").all_text_contents()
     assert shown.evaluate("window.origin") == "null"
     assert shown.complaints == []
 

@@ -15,7 +15,14 @@ from dispatch_core.report.aggregate import MAX_BARS, Collected, held_back_of, sh
 from dispatch_core.report.flow import MAX_STEPS, Flow
 from dispatch_core.report.page import page
 from dispatch_core.report.pictures import label, pictures
-from dispatch_core.report.ring import EXACT_ROWS, MAX_RECTANGLES, Change, ring_of
+from dispatch_core.report.ring import (
+    EXACT_SCATTERED,
+    MAX_RECTANGLES,
+    Change,
+    Ring,
+    owned_ranges,
+    ring_of,
+)
 from tests.report.tables import HOSTILE, HOSTILE_CONSUMER, START_US, finding, hostile_report, report, table
 
 SPAN = START_US, START_US + 60_000_000
@@ -100,8 +107,12 @@ def owned(count: int, times: int, owners: int) -> pa.Table:
     )
 
 
+def drawn(ownership: pa.Table, *changes: Change) -> Ring:
+    return ring_of(*owned_ranges(ownership, SPAN), changes, SPAN)
+
+
 def test_few_ownerships_are_drawn_as_they_were() -> None:
-    ring = ring_of(owned(16, 5, 3), [Change(START_US, True, "w0", 1), Change(SPAN[1], False, "w0", 9)], SPAN)
+    ring = drawn(owned(16, 5, 3), Change(START_US, True, "w0", 1), Change(SPAN[1], False, "w0", 9))
     assert ring.exact
     assert ring.owner.size == 16 * 5
     area = ((ring.until_us - ring.from_us) * (ring.high - ring.low)).sum()
@@ -110,9 +121,9 @@ def test_few_ownerships_are_drawn_as_they_were() -> None:
 
 
 def test_many_ownerships_are_drawn_coarsely_and_cover_the_same_area() -> None:
-    ring = ring_of(owned(512, 60, 5), [], SPAN)
+    ring = drawn(owned(512, 60, 5))
     assert not ring.exact
-    assert EXACT_ROWS < 512 * 60
+    assert EXACT_SCATTERED < 512 * 60
     assert 0 < ring.owner.size <= MAX_RECTANGLES
     area = ((ring.until_us - ring.from_us) * (ring.high - ring.low)).sum()
     assert area == pytest.approx(60_000_000 * 65_536, rel=0.01)
@@ -189,6 +200,39 @@ def test_every_kind_keeps_findings_however_many_another_has() -> None:
     assert [row["kind"] for row in found.rows] == ["out_of_order"] * 9 + ["redelivered"]
     assert [row["seqs"] for row in found.rows[:9]] == [[at] for at in range(9)]
     assert found.rows[0]["consumers"] == ["consumer 1 (w1)"]
+
+
+def test_findings_of_one_cause_are_one_group_of_their_severity() -> None:
+    collected = Collected(limit=10)
+    again = {"kind": "redelivered", "severity": "info", "cause": "disconnect"}
+    for seq in range(20):
+        collected.add(
+            table("anomalies", finding(kind="split_key", seqs=[seq], t_us=seq), finding(**again, seqs=[seq]))
+        )
+    collected.add(table("anomalies", finding(consumers=[2], positions=["5:1"]), finding(uncertain=True)))
+    found = collected.found({(0, 1): "w1", (0, 2): "w2"})
+    counts = [(cause.severity, cause.uncertain, cause.count) for cause in found.causes]
+    assert counts == [
+        ("critical", False, 1),
+        ("critical", False, 20),
+        ("critical", True, 1),
+        ("info", False, 20),
+    ]
+    assert found.causes[1].sentence.startswith("20 split_key at w1")
+    assert found.causes[0].sentence == finding()["explanation"]
+    # All are counted, of each cause some are listed.
+    assert {row["cause"] for row in found.rows} == {0, 1, 2, 3}
+    assert all(found.causes[row["cause"]].severity == row["severity"] for row in found.rows)
+
+
+def test_pictures_begin_where_something_happens() -> None:
+    """Of a day in which something was sent for a second, the pictures show the second."""
+    flow = Flow(*SPAN)
+    flow.deliveries(rows([START_US + 30_000_000, START_US + 31_000_000]))
+    begin, end = report(flow=flow, changes=(Change(START_US + 29_000_000, True, "w", 1),)).view_us
+    assert START_US + 28_900_000 < begin < START_US + 29_000_000
+    assert START_US + 31_000_000 < end < START_US + 31_100_000
+    assert report().view_us == SPAN
 
 
 def test_the_same_tables_give_the_same_bytes() -> None:

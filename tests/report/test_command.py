@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dispatch_core.cli import report as report_command
 from dispatch_core.cli.main import main
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.report.page import library_name, library_script
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 SAMPLES = DATA / "recordings"
@@ -41,7 +46,8 @@ def test_a_report_per_recording_is_written_where_the_output_says(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [report.name]
     text = report.read_text("utf-8")
     assert str(line["topic"]) in text
-    assert set(page_data(text)["pictures"]) >= {"ring", "flow", "balance"}
+    assert set(page_data(text)["pictures"]) >= {"shares", "flow", "balance"}
+    assert page_data(text)["library"] is None, "a single page can be mailed"
     # The same log gives the same bytes.
     assert main(arguments) == 0
     assert report.read_text("utf-8") == text
@@ -97,7 +103,7 @@ def test_an_interval_shows_what_lies_in_it(tmp_path: Path, capsys: pytest.Captur
     assert main([*arguments, "2026-11-21"]) == 0
     text = next(tmp_path.rglob("*.html")).read_text("utf-8")
     assert "2026-11-21 00:00:00 to 2026-11-22 00:00:00 UTC" in text
-    assert set(page_data(text)["pictures"]) >= {"ring", "flow", "balance"}
+    assert set(page_data(text)["pictures"]) >= {"shares", "flow", "balance"}
     capsys.readouterr()
     assert main([*arguments, "2020-01-01"]) == 2
     assert "no event lies in the interval" in capsys.readouterr().err
@@ -153,3 +159,49 @@ def test_dispatchers_of_one_recording_have_a_report_each(
     main(["report", str(tmp_path / "logs"), "--out", str(tmp_path / "out"), "--json"])
     lines = written(capsys)
     assert len({line["topic"] for line in lines}) == len({line["report"] for line in lines}) == 2
+
+
+def test_several_pages_share_one_script_and_have_an_index_worst_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = SAMPLES / "4.2.4" / "designed-rolling-restart-classic-ch"
+    paths = [str(CLEAN), str(broken)]
+    assert main(["report", *paths, "--out", str(tmp_path), "--json"]) == 1
+    lines = written(capsys)
+    script = tmp_path / "scripts" / library_name()
+    assert script.read_text("utf-8") == library_script()
+    for line in lines:
+        report = Path(str(line["report"]))
+        assert line["bytes"] == report.stat().st_size < 1_000_000
+        assert page_data(report.read_text("utf-8"))["library"] == f"../scripts/{library_name()}"
+    index = (tmp_path / "index.html").read_text("utf-8")
+    addresses = [f'href="4.2.4/{path.name}.html"' for path in (broken, CLEAN)]
+    assert index.index(addresses[0]) < index.index(addresses[1])
+    assert "per_key_order: " in index
+
+    # Each page whole by itself; and pages of what failed only, in an index of all.
+    assert main(["report", *paths, "--out", str(tmp_path / "whole"), "--self-contained", "--json"]) == 1
+    assert all(int(str(line["bytes"])) > 4_000_000 for line in written(capsys))
+    assert not (tmp_path / "whole" / "scripts").exists()
+    assert main(["report", *paths, "--out", str(tmp_path / "failed"), "--failed-only", "--json"]) == 1
+    (line,) = written(capsys)
+    assert page_data(Path(str(line["report"])).read_text("utf-8"))["library"] is None
+    index = (tmp_path / "failed" / "index.html").read_text("utf-8")
+    assert index.count("href=") == 1
+    assert "1 dispatcher has no page" in index
+
+
+def test_a_page_is_kept_when_the_next_dispatcher_cannot_be_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = report_command._report
+
+    def fails_later(logs: list[DispatcherLog], *rest: Any) -> Any:
+        if "rolling" in logs[0].topic:
+            raise DispatchAuditError("the second one fails")
+        return judge(logs, *rest)
+
+    monkeypatch.setattr(report_command, "_report", fails_later)
+    assert main(["report", str(CLEAN), str(ROLLING), "--out", str(tmp_path), "--json"]) == 2
+    (line,) = written(capsys)
+    assert Path(str(line["report"])).stat().st_size == line["bytes"]

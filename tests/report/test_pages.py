@@ -105,14 +105,19 @@ def test_every_subscription_has_a_page_with_its_own_verdict_and_findings(home: P
 
 def test_the_index_lists_the_worst_first_and_hostile_names_as_text(home: Path) -> None:
     index = (pages_in(home / "reports") / "index.html").read_text("utf-8")
-    assert index.index(">FAIL<") < index.index(">PASS<")
-    reasons = re.findall(r'class="FAIL">FAIL</td>.*?<td>([^<]*)</td></tr>', index)
-    assert any(reason.startswith("completeness: ") for reason in reasons)
-    assert all(reasons)
-    assert re.findall(r'class="PASS">PASS</td>.*?<td>([^<]*)</td></tr>', index)[0] == ""
+    assert index.index('class="is-FAIL"') < index.index('class="is-PASS"')
+    rows = {
+        re.findall(r'href="([^"]*)"', row)[0]: row
+        for row in index.split("<tbody", 1)[1].split("</tbody>", 1)[0].split("<tr ")[1:]
+    }
+    broken = rows[file_name("standalone", TOPIC, "audit")]
+    assert "completeness: " in broken.split('class="reason"', 1)[1]
+    assert "4 messages wait behind 5:1 at worker-2" in broken, "the worst root cause is quoted"
+    assert "FAIL</span> completeness: 2<" in broken
+    assert '<td role="cell" class="reason"></td>' in rows[file_name("standalone", QUIET, "audit")]
     for topic in (TOPIC, HOSTILE, QUIET):
         assert f'href="{file_name("standalone", topic, "audit")}"' in index
-    assert "<script>" not in index
+    assert index.count("<script>") == 1, "its own, which searches"
     assert "&lt;script&gt;alert(1)" in index
 
 
