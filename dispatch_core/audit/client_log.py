@@ -40,18 +40,16 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.audit.verdict import FAIL, PromiseVerdict
-from dispatch_core.recording.client_log import MergedClients, MergedLine, Position
+from dispatch_core.recording.client_log import UNSETTLED_US, MergedClients, MergedLine, Position
 from dispatch_core.times import clock
 
 #: Clocks that are kept by NTP differ by some milliseconds; a host whose NTP stopped drifts by a second in some days.
 CLOCK_DIFFERENCE_US: Final = 1_000_000
-#: A connection that is lost so soon behind an acknowledgement may have lost it: clients send them in groups, after 100 ms
-#: by default.
-ACK_LOST_US: Final = 10_000_000
 
 #: Reasons for which findings are uncertain.
 CLOCKS_DIFFER: Final = "clocks_differ"
 CONNECTION_MAY_BE_LOST: Final = "connection_may_be_lost"
+CONNECTION_LOST: Final = "connection_lost"
 CLIENT_LOG_ENDS: Final = "client_log_ends"
 DELIVERED_BEFORE: Final = "delivered_before"
 REDELIVERY_ON_ITS_WAY: Final = "redelivery_on_its_way"
@@ -135,7 +133,7 @@ class _Judge:
         self._names: dict[int, str] = {}
         #: By entry and connection: lines by which deliveries end, in order.
         self._acks: dict[Position, list[int]] = defaultdict(list)
-        self._requests: dict[tuple[int, Position], list[int]] = defaultdict(list)
+        self._requests: dict[tuple[int, Position | None], list[int]] = defaultdict(list)
         self._removed: dict[int, int] = {}
         self._cumulative: list[int] = []
         self._session_of: dict[int, int] = {}
@@ -151,7 +149,7 @@ class _Judge:
                     self._cumulative.append(seq)
                 else:
                     self._acks[line.position].append(seq)
-            elif line.position is not None and line.kind == "redeliver":
+            elif line.kind == "redeliver":
                 self._requests[line.connection, line.position].append(seq)
 
     def gap(self, finding: Mapping[str, Any]) -> str | None:
@@ -171,6 +169,10 @@ class _Judge:
                 TYPE_NOT_KNOWN,
                 "the client logs do not name the subscription type, and a Shared subscription keeps no order",
             )
+        if finding["cause"] is None or kind != "redelivered":
+            unsettled = next(filter(None, map(self._unsettled_at, (proof, *others))), None)
+            if unsettled is not None:
+                return unsettled
         if kind == "out_of_order":
             return self._of_order(finding, proof, others)
         if kind in _HELD_ELSEWHERE:
@@ -231,8 +233,12 @@ class _Judge:
             if lost is not None:
                 return lost
             assert proof.position is not None
-            asked = self._requests.get((line.connection, proof.position), ())
-            if any(self._lines[seq].t_us <= proof.t_us for seq in asked):
+            asked = [
+                self._lines[seq].t_us
+                for position in (proof.position, None)
+                for seq in self._requests.get((line.connection, position), ())
+            ]
+            if any(line.t_us - UNSETTLED_US <= asked_us <= proof.t_us for asked_us in asked):
                 return (
                     REDELIVERY_ON_ITS_WAY,
                     f"{self._name(line.connection)} had asked for its redelivery, which may have been under way",
@@ -241,7 +247,7 @@ class _Judge:
             removed_us = None if removed is None else self._lines[removed].t_us
             if removed_us is None or removed_us > proof.t_us:
                 continue
-            if removed_us - first_ack_us < ACK_LOST_US:
+            if removed_us - first_ack_us < UNSETTLED_US:
                 return (
                     REDELIVERY_ON_ITS_WAY,
                     f"{self._name(line.connection)} was disconnected at {clock(removed_us)}: it may have been on its way "
@@ -254,6 +260,18 @@ class _Judge:
             return None
         holders = [line.connection for line in others if line.kind == "sent"]
         return next(filter(None, map(self._unseen_loss, holders)), None)
+
+    def _unsettled_at(self, line: MergedLine) -> _Doubt | None:
+        """Return a doubt if the client of a line had lost its connection about then."""
+        name = self._names.get(line.connection) or None
+        for consumer, from_us, to_us in self._sessions[line.session].unsettled:
+            if (consumer or None) == name and from_us <= line.t_us <= to_us:
+                return (
+                    CONNECTION_LOST,
+                    f"{self._name(line.connection)} lost its connection about then: it may have got an entry that was sent "
+                    "before, or an acknowledgement did not arrive",
+                )
+        return None
 
     def _unseen_loss(self, connection: int) -> _Doubt | None:
         session = self._sessions[self._session_of[connection]]
@@ -288,6 +306,7 @@ class _Judge:
         ends = [
             _next(self._acks.get(position, ()), seq),
             _next(self._requests.get((connection, position), ()), seq),
+            _next(self._requests.get((connection, None), ()), seq),
             self._removed.get(connection),
             next(
                 (

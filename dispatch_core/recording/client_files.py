@@ -34,6 +34,8 @@ from dispatch_core.recording.schema import CLIENT_KINDS, QUARANTINE
 
 #: Fields of the header of a client log that are texts, beside those of all headers.
 _TEXTS: Final = ("consumer", "host", "library")
+#: The kind of line that ends a session.
+CLOSED: Final = "footer"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -60,6 +62,7 @@ class ClientLine(NamedTuple):
     ack_type: str | None
     error: str | None
     disconnected_us: int | None
+    connected: bool | None
 
 
 _OPTIONAL: Final = tuple(
@@ -244,7 +247,7 @@ class _Reading(Refusals):
             self.sessions.append(ClientSession(self.name, {}))
         session = self.sessions[-1]
         named = {name: values.get(name) or session.header.get(name) for name in ("topic", "subscription")}
-        of_file = values["kind"] not in CLIENT_KINDS or not CLIENT_KINDS[values["kind"]].required
+        of_file = values["kind"] not in CLIENT_KINDS or values["kind"] == CLOSED
         missing = next((name for name, value in named.items() if not value), None)
         if missing is not None and not of_file:
             self._refuse(number, missing, f"the line names no {missing}, and no header before it does", raw)

@@ -19,7 +19,7 @@ clocks: ``MergedLine`` says for each event whose clock told it, and ``audit.clie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from dispatch_core.arrays.batches import to_batch
-from dispatch_core.recording.client_files import ClientLine, ClientSession
+from dispatch_core.recording.client_files import CLOSED, ClientLine, ClientSession
 from dispatch_core.recording.identity import CLIENT_FORMAT
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS, FORMAT_VERSION, MESSAGES
@@ -36,8 +36,10 @@ Position = tuple[int, int]
 _RECEIVED: Final = "client_received"
 _ACKED: Final = "client_acked"
 _NACKED: Final = "client_nacked"
-_CLOSED: Final = "footer"
 _DISCONNECTED: Final = "disconnected"
+#: A connection that is lost so soon behind an acknowledgement may have lost it: clients send them in groups, after 100 ms
+#: by default. For so long after the loss a client may hand out what it had received before, and acknowledgements wait.
+UNSETTLED_US: Final = 10_000_000
 #: Behind all lines of a session that have the same time.
 _BEHIND: Final = 1 << 62
 
@@ -66,6 +68,8 @@ class MergedSession:
         host: whose clock its times are of.
         disconnects_known: see ``ClientSession``.
         last_us: time of its last line, of any topic.
+        unsettled: consumer, first and last time around a lost connection: what the consumer receives then may have been
+            sent before the loss, and what it acknowledges may not reach the broker.
         stepped: its clock went back.
     """
 
@@ -73,6 +77,7 @@ class MergedSession:
     disconnects_known: bool | None
     last_us: int
     stepped: bool
+    unsettled: tuple[tuple[str | None, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,32 @@ def known_at(clients: MergedClients, until_us: int) -> MergedClients:
 def _about(session: ClientSession) -> MergedSession:
     times = [line.t_us for line in session.lines]
     stepped = any(after < before for before, after in pairwise(times))
-    return MergedSession(session.host, session.disconnects_known, max(times, default=0), stepped)
+    return MergedSession(
+        session.host, session.disconnects_known, max(times, default=0), stepped, tuple(_unsettled(session))
+    )
+
+
+def _unsettled(session: ClientSession) -> Iterator[tuple[str | None, int, int]]:
+    """Yield the times around lost connections; those of one consumer that overlap are one."""
+    known_us: dict[str | None, int] = {}
+    open_until: dict[str | None, tuple[int, int]] = {}
+    for line in session.lines:
+        lost_us = line.disconnected_us or 0
+        times = [line.t_us] if line.connected is False else []
+        if lost_us > known_us.get(line.consumer, 0):
+            known_us[line.consumer] = lost_us
+            times.insert(0, lost_us)
+        for t_us in times:
+            from_us, to_us = t_us - UNSETTLED_US, t_us + UNSETTLED_US
+            before = open_until.get(line.consumer)
+            if before is not None and before[0] <= from_us <= before[1]:
+                open_until[line.consumer] = before[0], max(before[1], to_us)
+                continue
+            if before is not None:
+                yield line.consumer, *before
+            open_until[line.consumer] = from_us, to_us
+    for consumer, span in open_until.items():
+        yield consumer, *span
 
 
 def _items_of(number: int, session: ClientSession) -> dict[tuple[str, str, str], list[_Item]]:
@@ -142,12 +172,12 @@ def _items_of(number: int, session: ClientSession) -> dict[tuple[str, str, str],
             lost.append((min(line.disconnected_us, latest), line.consumer))
             known_us[line.consumer] = line.disconnected_us
         item = _Item(latest, number, order, line.kind, line.consumer, line)
-        if line.kind == _CLOSED:
+        if line.kind == CLOSED:
             closed.append(item)
         elif line.topic is not None and line.subscription is not None:
             found[line.cluster, line.topic, line.subscription].append(item)
     if session.replaced_us is not None:
-        closed.append(_Item(max(latest, session.replaced_us), number, _BEHIND, _CLOSED, None, None))
+        closed.append(_Item(max(latest, session.replaced_us), number, _BEHIND, CLOSED, None, None))
     for own in found.values():
         members = {item.consumer for item in own}
         own += [item for item in closed if item.consumer is None or item.consumer in members]
@@ -233,7 +263,7 @@ class _Merge:
         line = item.line
         if line is not None and line.lost:
             self._lose(item, line.lost)
-        if item.kind == _CLOSED:
+        if item.kind == CLOSED:
             for member in [*self._connection]:
                 if member[0] == item.session and item.consumer in (None, member[1]):
                     self._remove(item, member)
@@ -247,7 +277,11 @@ class _Merge:
         assert line is not None
         if member not in self._connection:
             self._add(item, member)
-        connection, position = self._connection[member], _position(line)
+        connection = self._connection[member]
+        if line.ledger_id is None:
+            self._event(item, "redeliver", connection)
+            return
+        position = _position(line)
         if item.kind == _RECEIVED:
             index = line.batch_index
             received = self._received.get((connection, position))

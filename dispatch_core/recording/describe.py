@@ -68,7 +68,8 @@ _CLIENT_MEANING: Final = {
     "redelivery_count": "as the client shows it",
     "ack_type": "default `Individual`",
     "error": "why an acknowledgement could not be sent",
-    "disconnected_us": "when the consumer last lost its connection, 0 = never yet",
+    "disconnected_us": "when the consumer last lost its connection, 0 = never yet; needed only when it has changed",
+    "connected": "false: it is without a connection at this moment",
 }
 
 

@@ -453,6 +453,7 @@ CLIENT_EVENTS: Final = pa.schema(
         pa.field("ack_type", pa.string()),
         pa.field("error", pa.string()),
         pa.field("disconnected_us", pa.int64()),
+        pa.field("connected", pa.bool_()),
     ]
 )
 _CLIENT_KINDS: Final = (
@@ -473,9 +474,10 @@ _CLIENT_KINDS: Final = (
     Kind(
         "client_nacked",
         "C",
-        ("position",),
-        ("batch_index", "batch_size"),
-        meaning="the client asked for its redelivery: a negative acknowledgement or an acknowledgement time-out",
+        (),
+        ("position", "batch_index", "batch_size"),
+        meaning="the client asked for its redelivery: a negative acknowledgement or an acknowledgement time-out; no "
+        "`position` = all unacknowledged messages of the line's topic",
     ),
     Kind("footer", "C", meaning="the consumer was closed: from here on it holds nothing"),
 )

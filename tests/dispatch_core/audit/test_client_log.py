@@ -170,8 +170,34 @@ def test_an_acknowledgement_that_may_be_lost_with_its_connection(
 ) -> None:
     lost = {"disconnected_us": T_US + round(lost_s * 1_000_000)}
     lines = [received(0, "3:1", disconnected_us=0), acked(1, "3:1"), received(90, "3:1", **lost)]
-    expected = ("duplicate_after_ack", "redelivery_on_its_way" if uncertain else None, uncertain)
+    expected = ("duplicate_after_ack", "connection_lost" if uncertain else None, uncertain)
     assert named(found(tmp_path, [header(**KNOWING), *lines], BYSTANDER)) == [expected]
+
+
+@pytest.mark.parametrize(("closed_s", "uncertain"), [(2, True), (60, False)])
+def test_an_acknowledgement_that_may_be_lost_with_its_consumer(
+    tmp_path: Path, closed_s: float, uncertain: bool
+) -> None:
+    first = [header("w1", **KNOWING), received(0, "3:1"), acked(1, "3:1"), closed(closed_s)]
+    second = [header("w2", **KNOWING), received(90, "3:1")]
+    expected = ("duplicate_after_ack", "redelivery_on_its_way" if uncertain else None, uncertain)
+    assert named(found(tmp_path, first, second, BYSTANDER)) == [expected]
+
+
+def test_what_a_client_still_had_when_it_lost_its_connection(tmp_path: Path) -> None:
+    # The connection is lost after 5 s. What waits at the client is handed out and acknowledged, then all of it comes again.
+    lost = {"disconnected_us": T_US + 5_000_000}
+    lines = [received(0, "3:0"), received(6, "3:1", **lost), received(40, "3:2", connected=False)]
+    lines += [acked(40, "3:2"), received(60, "3:2")]
+    kind = "duplicate_after_ack"
+    again = found(tmp_path / "a", [header(**KNOWING), *lines], BYSTANDER)
+    assert named(again) == [(kind, "connection_lost", True)]
+    assert (
+        "it may have got an entry that was sent before, or an acknowledgement did not arrive" in again[0][3]
+    )
+    # A client that was connected again after 10 s at most.
+    lines[2].pop("connected")
+    assert named(found(tmp_path / "b", [header(**KNOWING), *lines], BYSTANDER)) == [(kind, None, False)]
 
 
 def test_a_message_that_comes_again_unasked(tmp_path: Path) -> None:
