@@ -1,4 +1,4 @@
-"""What the Java interceptor wrote at a real broker (``ClientLogIT``): all of it is read, nothing legal is called wrong."""
+"""The log of the Java interceptor at a real broker (``ClientLogIT``): all is read, nothing legal is called wrong."""
 
 from __future__ import annotations
 
