@@ -50,11 +50,11 @@ def watch(params: Mapping[str, Any], start: datetime, end: datetime) -> dict[str
             f"statistics is {str(folder)!r}, which is no folder; nothing was judged. Give the folder of "
             "`dispatch-audit watch-stats --out`, in DISPATCH_AUDIT_STATISTICS or in the form"
         )
-    changes, held = changes_between(folder, start, end, params.get("settings_file"))
+    changes, still_held = changes_between(folder, start, end, params.get("settings_file"))
     for subject, body, key in messages(changes, start):
         notify.send_notice(subject, body, key)
     began = sum(change.answer is not None for change in changes)
-    return {"began": began, "ended": len(changes) - began, "held": held}
+    return {"began": began, "ended": len(changes) - began, "held": still_held}
 
 
 def changes_between(
