@@ -33,6 +33,7 @@ from dispatch_core.audit.catalogue import (
     COMPLETENESS,
     CONFORMANCE,
     DUPLICATE_DELIVERY,
+    INFO,
     PER_KEY_ORDER,
 )
 from dispatch_core.audit.deliveries.findings import UNEXPLAINED
@@ -69,6 +70,9 @@ NOT_JUDGED: Final[Mapping[str, str]] = {
 _ORDER: Final = ("out_of_order", "split_key")
 _HELD_ELSEWHERE: Final = ("split_key", "double_outstanding")
 _JUDGED: Final = (*_ORDER, "double_outstanding", "duplicate_after_ack", "redelivered")
+_NOT_AS_A_WHOLE: Final = (
+    "; a message of its batch was asked for again in between, so the entry was not acknowledged as a whole"
+)
 _Doubt = tuple[str, str]
 
 
@@ -85,12 +89,17 @@ def judged(
     if not anomalies.num_rows:
         return anomalies
     judge = _Judge(clients, clock_difference_us)
-    changed: dict[str, list[Any]] = {
-        name: anomalies[name].to_pylist() for name in ("uncertain", "reason", "explanation")
-    }
+    names = ("kind", "severity", "cause", "reason", "uncertain", "explanation")
+    changed: dict[str, list[Any]] = {name: anomalies[name].to_pylist() for name in names}
     for row, finding in enumerate(anomalies.to_pylist()):
         if finding["kind"] == "log_gap":
             changed["explanation"][row] = judge.gap(finding) or finding["explanation"]
+        if finding["kind"] == "duplicate_after_ack" and judge.is_of_refused_batch(finding):
+            explanation = f"{finding['explanation']}{_NOT_AS_A_WHOLE}"
+            values = ("redelivered", INFO, "nack", None, False, explanation)
+            for name, value in zip(names, values, strict=True):
+                changed[name][row] = value
+            continue
         if finding["kind"] not in _JUDGED or finding["uncertain"]:
             continue
         doubt = judge.doubt(finding)
@@ -139,7 +148,8 @@ class _Judge:
         self._session_of: dict[int, int] = {}
         names = clients.log.events.select(["consumer", "name", "kind"]).to_pylist()
         self._names = {row["consumer"]: row["name"] for row in names if row["kind"] == "consumer_added"}
-        self._gaps: dict[int, tuple[str, int]] = {}
+        stored = clients.log.messages.select(["ledger_id", "entry_id", "num_messages"]).to_pylist()
+        self._sizes = {(row["ledger_id"], row["entry_id"]): row["num_messages"] for row in stored}
         for seq, line in clients.lines.items():
             self._session_of.setdefault(line.connection, line.session)
             if line.kind == "consumer_removed":
@@ -158,6 +168,22 @@ class _Judge:
         if line is None or line.kind != "gap":
             return None
         return f"lines are missing before {shown(line.where)}: what this client saw there is unknown"
+
+    def is_of_refused_batch(self, finding: Mapping[str, Any]) -> bool:
+        """Check whether a message of a batch was asked for again since the entry was delivered before.
+
+        The entry then comes again as a whole, though all its messages may have been acknowledged at one time or another.
+        """
+        proof = self._lines[finding["seqs"][-1]]
+        assert proof.position is not None
+        if self._sizes.get(proof.position, 1) < 2:
+            return False
+        return any(
+            line.t_us <= asked_us <= proof.t_us
+            for line in (self._lines.get(seq) for seq in finding["seqs"][:-1])
+            if line is not None and line.kind == "sent" and line.position == proof.position
+            for asked_us in self._asked_us(line.connection, proof.position)
+        )
 
     def doubt(self, finding: Mapping[str, Any]) -> _Doubt | None:
         """Return reason and words for which a finding is uncertain; ``None`` = the clients prove it."""
@@ -228,17 +254,17 @@ class _Judge:
         if doubt is not None:
             return doubt
         first_ack_us = min((line.t_us for line in acks), default=proof.t_us)
+        # A request before the last delivery has led to it.
+        since_us = max(
+            (line.t_us for line in others if line.kind == "sent"), default=first_ack_us - UNSETTLED_US
+        )
         for line in others:
             lost = self._unseen_loss(line.connection)
             if lost is not None:
                 return lost
             assert proof.position is not None
-            asked = [
-                self._lines[seq].t_us
-                for position in (proof.position, None)
-                for seq in self._requests.get((line.connection, position), ())
-            ]
-            if any(line.t_us - UNSETTLED_US <= asked_us <= proof.t_us for asked_us in asked):
+            asked = self._asked_us(line.connection, proof.position)
+            if any(since_us <= asked_us <= proof.t_us for asked_us in asked):
                 return (
                     REDELIVERY_ON_ITS_WAY,
                     f"{self._name(line.connection)} had asked for its redelivery, which may have been under way",
@@ -318,6 +344,14 @@ class _Judge:
             ),
         ]
         return min((at for at in ends if at is not None and at > seq), default=None)
+
+    def _asked_us(self, connection: int, position: Position) -> list[int]:
+        """Return the times at which a connection asked for an entry, or for all, again."""
+        return [
+            self._lines[seq].t_us
+            for asked in (position, None)
+            for seq in self._requests.get((connection, asked), ())
+        ]
 
     def _host(self, line: MergedLine) -> str:
         return self._sessions[line.session].host

@@ -291,6 +291,10 @@ class _Merge:
             self._received[connection, position] = set() if index is None else {index}
             self._event(item, "sent", connection, [position], batch_sizes=[self._size[position]])
         elif item.kind == _NACKED:
+            if line.batch_index is None:
+                self._acked.pop(position, None)
+            else:
+                self._acked[position].discard(line.batch_index)
             self._event(item, "redeliver", connection, [position])
         elif item.kind == _ACKED and line.error is None:
             self._acknowledge(item, line, connection, position)

@@ -63,6 +63,8 @@ class ClientLog:
         most_bytes: int = 1 << 30,
     ) -> None:
         self._topic = topic
+        #: Topics of ledgers: of partitions, and of a consumer of several topics. A ledger is of one topic.
+        self._topics: dict[int, str] = {}
         self._header = {
             "format": "pulsar-client-log",
             "format_version": "1.1",
@@ -92,7 +94,10 @@ class ClientLog:
     def received(self, message: Any) -> None:
         """Log a message that the application got."""
         try:
-            line = self._about("client_received", message.message_id(), message.topic_name())
+            position, topic = message.message_id(), message.topic_name()
+            line = self._about("client_received", position, topic)
+            if topic != self._topic:
+                self._topics[position.ledger_id()] = topic
             key = message.partition_key()
             if key:
                 line |= {"key": key, "key_b64": True} if self._base64_keys else {"key": key}
@@ -126,9 +131,10 @@ class ClientLog:
 
     def _of(self, kind: str, message: Any, values: dict[str, Any]) -> None:
         try:
-            is_message = hasattr(message, "message_id")
-            position = message.message_id() if is_message else message
-            topic = message.topic_name() if is_message else getattr(message, "topic_name", str)()
+            if hasattr(message, "message_id"):
+                position, topic = message.message_id(), message.topic_name()
+            else:  # an id does not tell its topic
+                position, topic = message, self._topics.get(message.ledger_id())
             self._put(self._about(kind, position, topic) | values)
         except Exception as error:  # noqa: BLE001 - the application must not fail
             self._end(error)

@@ -200,6 +200,43 @@ def test_what_a_client_still_had_when_it_lost_its_connection(tmp_path: Path) -> 
     assert named(found(tmp_path / "b", [header(**KNOWING), *lines], BYSTANDER)) == [(kind, None, False)]
 
 
+def test_a_batch_of_which_a_message_was_refused_comes_again_as_a_whole(tmp_path: Path) -> None:
+    def of(line: dict[str, Any], index: int) -> dict[str, Any]:
+        return line | {"batch_index": index, "batch_size": 2}
+
+    first = [
+        of(received(0, "3:1"), 0),
+        of(acked(0, "3:1"), 0),
+        of(received(0, "3:1"), 1),
+        of(nacked(1, "3:1"), 1),
+    ]
+    second = [
+        of(received(2, "3:1"), 0),
+        of(nacked(2, "3:1"), 0),
+        of(received(2, "3:1"), 1),
+        of(acked(2, "3:1"), 1),
+    ]
+    third = [
+        of(received(4, "3:1"), 0),
+        of(acked(4, "3:1"), 0),
+        of(received(4, "3:1"), 1),
+        of(nacked(5, "3:1"), 1),
+    ]
+    last = [
+        of(received(6, "3:1"), 0),
+        of(acked(6, "3:1"), 0),
+        of(received(6, "3:1"), 1),
+        of(acked(6, "3:1"), 1),
+    ]
+    findings = found(tmp_path / "a", [header(**BLIND), *first, *second, *third, *last])
+    assert named(findings) == [("redelivered", None, False)] * 3
+    # After the third delivery began, each message had been acknowledged once.
+    assert "so the entry was not acknowledged as a whole" in findings[2].explanation
+    again = of(received(30, "3:1"), 0)
+    findings = found(tmp_path / "b", [header(**KNOWING), *first, *second, *third, *last, again])
+    assert named(findings)[3:] == [("duplicate_after_ack", None, False)]
+
+
 def test_a_message_that_comes_again_unasked(tmp_path: Path) -> None:
     lines = [received(0, "3:1"), received(2, "3:1")]
     assert named(found(tmp_path / "a", [header(), *lines])) == [("redelivered", "unexplained", False)]
