@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from dispatch_core.audit.client_log import judged
 from dispatch_core.recording.client_files import ClientLogs, find_client_logs, read_client_logs
 from dispatch_core.recording.client_log import MergedClients, known_at, merged
+from dispatch_core.replay.whole_log import audit_whole
 from tests.dispatch_core.client_lines import T_US, TOPIC, acked, closed, header, nacked, received, write
 
 
@@ -223,3 +226,41 @@ def test_a_truncated_file_is_kept_up_to_the_cut(tmp_path: Path) -> None:
     assert "truncated" in logs.quarantine["reason"][-1].as_py()
     assert logs.counts.file_problems == 1
     assert 0 < logs.counts.accepted < 200
+
+
+def test_nothing_in_a_file_raises(tmp_path: Path) -> None:
+    random = Random(27)
+    lost = {"disconnected_us": T_US + 3_000_000, "connected": False}
+    lines = [
+        received(n, f"3:{n}", batch_index=n % 3, seq=n + 1, **(lost if n == 5 else {})) for n in range(9)
+    ]
+    lines += [acked(9 + n, f"3:{n}", ack_type="Cumulative", error=None) for n in range(4)]
+    path = write(tmp_path, [header(), *lines, nacked(20, "3:8"), closed(21)]) / "client-1.jsonl"
+    whole = path.read_bytes()
+    parts = [
+        b'"',
+        b"}",
+        b"{",
+        b"\n",
+        b"null",
+        b"-1",
+        b"\xff",
+        b"1e400",
+        b"[" * 40,
+        b'"t_us":0,',
+        b'"position":"0:0",',
+    ]
+    for _ in range(150):
+        text = bytearray(whole)
+        for _ in range(random.randrange(1, 6)):
+            at = random.randrange(len(text))
+            text[at : at + random.randrange(20)] = random.choice([b"", text[:at][-30:], *parts])
+        path.write_bytes(bytes(text[: random.randrange(len(text) // 2, len(text))]))
+        logs = _read(tmp_path)
+        counts = logs.counts
+        assert counts.lines == counts.about_file + counts.accepted + counts.quarantined
+        for clients in merged(logs.sessions, logs.name):
+            seqs = clients.log.events["seq"].to_pylist()
+            assert seqs == sorted(set(seqs))
+            assert set(clients.lines) == set(seqs)
+            judged(audit_whole(clients.log, rules=False).anomalies, clients)
