@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from croniter import croniter  # type: ignore[import-untyped]
 
 DAILY: Final = "0 0 * * *"
+HOURLY: Final = "0 * * * *"
 #: So many intervals of a schedule are looked at, to find the longest.
 _LOOKED_AT: Final = 400
 

@@ -37,7 +37,7 @@ CONFIGURED: Final = "sources"
 AD_HOC: Final = "ad-hoc"
 #: A name that may stand in a DAG id.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_]{0,39}")
-_TAKEN: Final = frozenset(("alerts", "maintenance"))
+_TAKEN: Final = frozenset(("alerts", "maintenance", "watch"))
 _FIELDS: Final = frozenset(("source", "connection", "settings_file", "follow_links"))
 _NAMESPACE: Final = re.compile(rf"({CONFIGURED}|{AD_HOC})/[a-z0-9][a-z0-9_-]{{0,60}}")
 _LONGEST_WORDS: Final = 40

@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.audit.active_topics import ACTIVE_TIMES, uneven_topics
 from dispatch_core.audit.assumptions import Assumptions
 from dispatch_core.audit.catalogue import BALANCE, INFO, KIND_ORDER, KINDS, SEVERITIES
+from dispatch_core.audit.client_log import NOT_JUDGED
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.audit.promises.counts import Counts
@@ -36,7 +37,7 @@ from dispatch_core.audit.verdict import (
     overall,
     verdicts,
 )
-from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
+from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS, client_logs
 from dispatch_core.cli.policy_file import add_limit_argument, add_policy_argument, policy_given
 from dispatch_core.cli.recordings import (
     AsOf,
@@ -101,6 +102,8 @@ class _Judged:
     shortened: bool  # the log is a trace, too long to compare every decision
     times: pa.Table  # ``ACTIVE_TIMES`` of a Failover topic
     about: str | None = None  # release, rules and extent of the whole log, with its last incarnation
+    not_judged: Mapping[str, str] = field(default_factory=dict)  # promise -> the reason
+    sources: Mapping[int, str] = field(default_factory=dict)  # of client logs: file and line, by ``seq``
 
     @property
     def dispatcher(self) -> tuple[str, str, str]:
@@ -134,6 +137,7 @@ class _Asked:
     as_of: AsOf
     selection: Selection
     from_us: int | None
+    clock_difference_us: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,6 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="audit only order, duplicates and the log itself: fast, and needs no broker version",
     )
+    client_logs.add_clock_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -166,14 +171,16 @@ def run(options: argparse.Namespace) -> int:
         as_of_given(options),
         Selection.given(options),
         options.from_us,
+        round(options.clock_difference * 1_000_000),
     )
     check_times(asked.from_us, asked.as_of)
     given: list[str] = []
     times = [_NO_TIMES]
     worst: list[_Ranked] = []
     recurring = Recurring()
-    for recording in read_all(options.paths, follow_links=options.follow_links):
-        recurring.note(recording)
+    for recording in _recordings(options):
+        if not isinstance(recording, client_logs.ClientRecording):
+            recurring.note(recording)
         judged = list(_judge(recording, asked))
         if not judged and recording.logs:
             continue  # none of its dispatchers is asked for
@@ -216,9 +223,53 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
+def _recordings(options: argparse.Namespace) -> Iterator[Recording]:
+    """Read the client logs at the given paths together, then the recordings one after the other."""
+    clients, paths = client_logs.read_clients(options.paths, follow_links=options.follow_links)
+    if clients is not None:
+        yield clients
+    if paths:
+        yield from read_all(paths, follow_links=options.follow_links)
+
+
 def _judge(recording: Recording, asked: _Asked) -> Iterator[_Judged]:
     for logs in asked.selection.dispatchers(recording, asked.overrides, asked.as_of):
-        yield from _judge_dispatcher(logs, asked, quarantined(recording))
+        if isinstance(recording, client_logs.ClientRecording):
+            yield _judge_clients(recording, logs[0], asked)
+        else:
+            yield from _judge_dispatcher(logs, asked, quarantined(recording))
+
+
+def _judge_clients(recording: client_logs.ClientRecording, log: DispatcherLog, asked: _Asked) -> _Judged:
+    """Audit what the clients of one dispatcher saw."""
+    found = client_logs.judge(
+        log,
+        recording.of(log),
+        rule=asked.policy.rule_for(log.topic, log.subscription),
+        as_of=asked.as_of,
+        from_us=asked.from_us,
+        lost=quarantined(recording),
+        clock_difference_us=asked.clock_difference_us,
+    )
+    return _Judged(
+        log.cluster,
+        log.topic,
+        log.subscription,
+        log.incarnation,
+        last_line_us([log]),
+        connected_at_end(log.events),
+        found.anomalies,
+        client_logs.names_of(log),
+        found.promises,
+        None,
+        (),
+        "C",
+        shortened=False,
+        times=_NO_TIMES,
+        about=found.about,
+        not_judged=NOT_JUDGED,
+        sources=found.sources,
+    )
 
 
 def _judge_dispatcher(logs: list[DispatcherLog], asked: _Asked, lost: Quarantined) -> Iterator[_Judged]:
@@ -380,6 +431,7 @@ def _json_lines(
                 "consumers": anomaly["consumers"],
                 "consumer_names": [names.get(number) for number in anomaly["consumers"]],
                 "seqs": anomaly["seqs"],
+                **({"lines": [result.sources.get(seq) for seq in anomaly["seqs"]]} if result.sources else {}),
                 **({"cause": anomaly["cause"]} if anomaly["cause"] else {}),
                 **({"reason": anomaly["reason"]} if anomaly["reason"] else {}),
                 "uncertain": anomaly["uncertain"],
@@ -409,7 +461,18 @@ def _json_lines(
             for result in judged
             for promise in result.promises
         ],
+        **_unjudged(judged),
     }
+
+
+def _unjudged(judged: list[_Judged]) -> dict[str, Any]:
+    """The promises that logs of this level say nothing about, if there are any."""
+    found = [
+        {"topic": result.topic, "subscription": result.subscription, "promise": promise, "reason": reason}
+        for result in judged
+        for promise, reason in result.not_judged.items()
+    ]
+    return {"not_judged": found} if found else {}
 
 
 def _warnings(judged: list[_Judged]) -> set[str]:
@@ -441,6 +504,11 @@ def _for_people(
             f"  {p.promise:<20}{p.verdict:<9}{p.reason}"
             for p in result.promises
             if not failed_only or p.verdict == FAIL
+        ]
+        rows += [
+            f"  {promise:<20}not judged: {reason}"
+            for promise, reason in result.not_judged.items()
+            if not failed_only
         ]
         if result.shortened:
             rows.append("  the trace is long: deliveries were compared with the rules, not every decision")

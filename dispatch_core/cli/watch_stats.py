@@ -104,7 +104,10 @@ def _watch(polled: Polled, watch: Watch, options: argparse.Namespace) -> bool:
             refused = None
             taken += 1
             _keep(options.out, text)
-            for change in _changes(watch, text):
+            changes, problems = watch.take_text("polled", text)
+            for problem in problems:
+                _complain(problem)
+            for change in changes:
                 progress("")
                 print(json.dumps(_as_json(change)) if options.json else str(change), flush=True)
             progress(f"{taken} moments; {len(watch.held_now())} subscriptions are held")
@@ -115,24 +118,10 @@ def _watch(polled: Polled, watch: Watch, options: argparse.Namespace) -> bool:
         time.sleep(min(options.every, left))
 
 
-def _changes(watch: Watch, text: str) -> list[Change]:
-    from dispatch_core.diagnose.documents import documents_in, moments_of
-    from dispatch_core.diagnose.facts import subscriptions_of
-
-    problems: list[str] = []
-    found = documents_in("polled", text)
-    changes = [
-        change
-        for moment in moments_of(found.documents)
-        for change in watch.take(subscriptions_of(moment, problems))
-    ]
-    for problem in [*found.problems, *problems]:
-        _complain(problem)
-    return changes
-
-
 def _keep(out: Path, text: str) -> None:
-    path = out / f"statistics-{datetime.now(UTC):%Y%m%dT%H}Z.jsonl"
+    from dispatch_core.diagnose.watch import kept_file
+
+    path = out / kept_file(datetime.now(UTC))
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(text)

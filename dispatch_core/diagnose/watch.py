@@ -10,19 +10,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, listed
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.diagnose.answers import QUIET, Answer
-from dispatch_core.diagnose.facts import Subscription
+from dispatch_core.diagnose.documents import Moment, documents_in, moments_of
+from dispatch_core.diagnose.facts import Subscription, subscriptions_of
 from dispatch_core.diagnose.history import History
 from dispatch_core.diagnose.rules import answers_of
 from dispatch_core.times import clock
 
 #: Moments of a subscription that are kept in memory.
 _MOST_MOMENTS: Final = 240
+
+
+def kept_file(moment: datetime) -> str:
+    """Return the name of the file with the statistics that are kept of the hour (UTC) of a moment.
+
+    >>> kept_file(datetime(2026, 11, 21, 8, 24))
+    'statistics-20261121T08Z.jsonl'
+    """
+    return f"statistics-{moment:%Y%m%dT%H}Z.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,21 @@ class Watch:
             change = self._change(watched, watched.answer)
             if change is not None:
                 yield change
+
+    def take_text(self, name: str, text: str) -> tuple[list[Change], list[str]]:
+        """Take the moments in a text of kept statistics; returns what has changed, and what could not be used.
+
+        ``name``: of the file, for messages.
+        """
+        found = documents_in(name, text)
+        problems = list(found.problems)
+        moments = moments_of(found.documents)
+        changes = [change for moment in moments for change in self.take_moment(moment, problems)]
+        return changes, problems
+
+    def take_moment(self, moment: Moment, problems: list[str]) -> Iterator[Change]:
+        """Take the next moment of one topic, and yield what has changed; ``problems`` gets what could not be used."""
+        yield from self.take(subscriptions_of(moment, problems))
 
     def held_now(self) -> list[Answer]:
         """Return the answers of the subscriptions whose messages something holds now, the worst first."""

@@ -10,9 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from dispatch_core.recording.parse import OF_KIND, RAW_EVENTS, RAW_MESSAGES, separate_name
+from dispatch_core.recording.parse import OF_KIND, RAW_CLIENTS, RAW_EVENTS, RAW_MESSAGES, separate_name
 from dispatch_core.recording.rows import CHOICES, RANGES, shown
-from dispatch_core.recording.schema import EVENTS, KINDS, MESSAGES
+from dispatch_core.recording.schema import CLIENT_EVENTS, CLIENT_KINDS, EVENTS, KINDS, MESSAGES, Kind
 
 _LARGEST: Final = (1 << 63) - 1
 _COMMON: Final = {
@@ -51,6 +51,28 @@ _MESSAGE_MEANING: Final = {
 }
 
 
+_CLIENT_MEANING: Final = {
+    "cluster": "default: the header's, else `standalone`",
+    "topic": "default: the header's; of a partitioned topic the partition",
+    "subscription": "default: the header's",
+    "seq": "number of the line in its session, from 1; a hole shows that lines were lost",
+    "t_us": "**every line**; by the client's clock, microseconds since the epoch",
+    "kind": "**every line**",
+    "consumer": "name of the consumer; default: the header's",
+    "position": "ledger and entry of the message id",
+    "batch_index": "place in the batch, from 0; none = the message is no part of a batch",
+    "batch_size": "messages of the batch, where the client knows it",
+    "key": "the message's key; text, or base64 when `key_b64`",
+    "key_b64": "the key is binary and given in base64",
+    "ordering_key_b64": "only when set; base64",
+    "redelivery_count": "as the client shows it",
+    "ack_type": "default `Individual`",
+    "error": "why an acknowledgement could not be sent",
+    "disconnected_us": "when the consumer last lost its connection, 0 = never yet; needed only when it has changed",
+    "connected": "false: it is without a connection at this moment",
+}
+
+
 def _json_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"list of {_json_type(kind.value_type)}"
@@ -83,10 +105,26 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def kinds_table() -> str:
     """Every kind with level, fields and meaning."""
+    return _kinds_table([kind for kind in KINDS.values() if kind.name != "header"])
+
+
+def client_kinds_table() -> str:
+    """Every kind of line of a client log, likewise."""
+    return _kinds_table([*CLIENT_KINDS.values()])
+
+
+def client_fields_table() -> str:
+    """Every field of a client log's lines."""
     rows = []
-    for kind in KINDS.values():
-        if kind.name == "header":
-            continue
+    for field in CLIENT_EVENTS:
+        raw = RAW_CLIENTS.field(field.name).type
+        rows.append((f"`{field.name}`", _json_type(raw), _limits(field.name), _CLIENT_MEANING[field.name]))
+    return _table(("field", "JSON", "values", "meaning"), rows)
+
+
+def _kinds_table(kinds: Sequence[Kind]) -> str:
+    rows = []
+    for kind in kinds:
         fields = [f"**`{shown(field)}`**" for field in kind.required if not field.endswith("_json")]
         fields += [f"`{shown(field)}`" for field in kind.optional]
         if kind.trace_only:
@@ -129,7 +167,13 @@ def messages_table() -> str:
     return _table(("field", "JSON", "column (Parquet)", "values", "meaning"), rows)
 
 
-_TABLES: Final = {"kinds": kinds_table, "fields": fields_table, "messages": messages_table}
+_TABLES: Final = {
+    "kinds": kinds_table,
+    "fields": fields_table,
+    "messages": messages_table,
+    "client-kinds": client_kinds_table,
+    "client-fields": client_fields_table,
+}
 
 
 def in_step(text: str) -> str:
@@ -138,7 +182,7 @@ def in_step(text: str) -> str:
     def fresh(found: re.Match[str]) -> str:
         return f"<!-- generated: {found[1]} -->\n{_TABLES[found[1]]()}\n<!-- end -->"
 
-    return re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
+    return re.sub(r"<!-- generated: ([\w-]+) -->\n.*?<!-- end -->", fresh, text, flags=re.DOTALL)
 
 
 def main() -> None:

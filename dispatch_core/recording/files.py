@@ -27,6 +27,8 @@ _SUFFIXES: Final[dict[str, Encoding]] = {
     ".parquet": "parquet",
 }
 _PREFIXES: Final[dict[str, Content]] = {"messages": "messages", "events": "events", "trace": "events"}
+#: How names of client logs begin. They are files of no recording: ``client_files`` finds them.
+_CLIENT_PREFIX: Final = "client"
 
 _READ_BYTES: Final = 1 << 18
 _FIRST_BLOCK_BYTES: Final = 1 << 16
@@ -99,6 +101,18 @@ def file_format(name: str) -> tuple[Content, Encoding] | None:
     content = next((content for prefix, content in _PREFIXES.items() if base.startswith(prefix)), None)
     encoding = next((encoding for suffix, encoding in _SUFFIXES.items() if base.endswith(suffix)), None)
     return (content, encoding) if content and encoding else None
+
+
+def client_encoding(name: str) -> Encoding | None:
+    """Encoding of a client log by its name; None if it is no name of one.
+
+    >>> client_encoding("client-worker-1.jsonl.gz"), client_encoding("client.parquet"), client_encoding("events.jsonl")
+    ('gzip', None, None)
+    """
+    base = name.rsplit("/", 1)[-1].lower()
+    if not base.startswith(_CLIENT_PREFIX) or base.endswith(".parquet"):
+        return None
+    return next((encoding for suffix, encoding in _SUFFIXES.items() if base.endswith(suffix)), None)
 
 
 def find_recordings(

@@ -21,10 +21,13 @@ from dispatch_core.recording.parse import loaded
 from dispatch_core.recording.rows import Faults
 from dispatch_core.recording.schema import EVENTS, FORMAT_VERSION
 
-FORMATS: Final[dict[str, Content]] = {
+CLIENT_FORMAT: Final = "pulsar-client-log"
+#: Format -> the contents of files that have it.
+FORMATS: Final[dict[str, str]] = {
     "pulsar-dispatch-trace": "events",
     "pulsar-consumer-events": "events",
     "pulsar-message-log": "messages",
+    CLIENT_FORMAT: "clients",
 }
 DEFAULT_CLUSTER: Final = "standalone"
 
@@ -89,7 +92,7 @@ class Headers:
 
     def take(self, text: str, line: int) -> list[HeaderRow]:
         """Add a header line; returns its row if it names a dispatcher. Raises ``HeaderError``."""
-        values = _checked_header(text, self._content)
+        values = checked_header(text, self._content)
         if values.get("topic") is None:
             self._general = _Header(values, text, line)
             return []
@@ -110,7 +113,7 @@ class Headers:
         """The header of the dispatcher that ``columns`` (one row) name. Raises ``HeaderError``."""
         if text is None:
             raise HeaderError("header_json", "missing in a row of kind header")
-        _checked_header(text, self._content)
+        checked_header(text, self._content)
         identity = self._filled(
             _NO_HEADER, *(columns[f][0].as_py() if f in columns else None for f in IDENTITY)
         )
@@ -220,7 +223,8 @@ def _merged(general: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _checked_header(text: str, content: Content) -> dict[str, Any]:
+def checked_header(text: str, content: str) -> dict[str, Any]:
+    """Return the values of a header line in a file of ``content``, see ``FORMATS``. Raises ``HeaderError``."""
     try:
         values = loaded(text)
     except ValueError as error:
@@ -237,7 +241,7 @@ def _checked_header(text: str, content: Content) -> dict[str, Any]:
     if FORMATS[name] != content:
         raise HeaderError(
             "format",
-            f"{name!r} in a file named as a log of {content}: rename the file (messages*, events*, trace*); "
+            f"{name!r} in a file named as a log of {content}: rename the file (messages*, events*, trace*, client*); "
             "the rest of it was not read",
             stops=True,
         )

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
-from dispatch_core.recording.schema import EVENTS, MESSAGES
+from dispatch_core.recording.schema import CLIENT_EVENTS, EVENTS, MESSAGES
 
 _PAIRS: Final = pa.list_(pa.list_(pa.int64()))
 
@@ -96,6 +96,9 @@ def _raw_messages() -> pa.Schema:
 
 RAW_EVENTS: Final = _raw_events()
 RAW_MESSAGES: Final = _raw_messages()
+RAW_CLIENTS: Final = pa.schema(
+    [*(pa.field(field.name, _raw_type(field)) for field in CLIENT_EVENTS), pa.field("format", pa.string())]
+)
 
 
 @dataclass(frozen=True, slots=True)

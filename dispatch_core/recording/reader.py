@@ -176,14 +176,14 @@ class LogFile(RowJudge):
                 yield from self._block(lines, parsed)
             yield from self.quarantined()
 
-    def _parsed(self, block: Block) -> tuple[_Lines, Parsed | None]:
+    def _parsed(self, block: Block) -> tuple[Lines, Parsed | None]:
         """A block's rows, None for a line that is too long; called in threads, ahead of the judging."""
-        lines = _Lines(block)
+        lines = Lines(block)
         if block.too_long:
             return lines, None
         return lines, self._parser.parse(lines.text, line_by_line=self._line_by_line)
 
-    def _block(self, lines: _Lines, parsed: Parsed) -> Iterator[Batch]:
+    def _block(self, lines: Lines, parsed: Parsed) -> Iterator[Batch]:
         self.counts.blank += parsed.blank
         faults = deque(sorted(parsed.faults, key=lambda fault: fault.line))
         at, count = 0, len(parsed.rows)
@@ -204,7 +204,7 @@ class LogFile(RowJudge):
                 yield from self._header(line, lines)
         self._footer.pass_over(lines.block.data)
 
-    def _header(self, line: int, lines: _Lines) -> Iterator[Batch]:
+    def _header(self, line: int, lines: Lines) -> Iterator[Batch]:
         raw = lines.raw(line)
         try:
             begun = self.headers.take(lines.words(line), lines.number(line))
@@ -232,7 +232,7 @@ class LogFile(RowJudge):
         at_line: npt.NDArray[np.int64],
         start: int,
         stop: int,
-        lines: _Lines,
+        lines: Lines,
     ) -> Iterator[Batch]:
         """Rows between two headers, of the columns of a block."""
         count = stop - start
@@ -261,7 +261,7 @@ class _StopReading(Exception):  # noqa: N818 - a way out, not an error
     """Nothing after this point of the file is to be read."""
 
 
-class _Lines:
+class Lines:
     """A block's lines by their place in it; the block is split only when a line is needed."""
 
     def __init__(self, block: Block) -> None:
@@ -311,7 +311,7 @@ class _FooterCheck:
             self._crc = zlib.crc32(data[self._done :] if self._done else data, self._crc)
         self._done = 0
 
-    def check(self, lines: _Lines, line: int) -> tuple[str | None, str] | None:
+    def check(self, lines: Lines, line: int) -> tuple[str | None, str] | None:
         """Field and reason if the footer on this line is wrong, else None; counting begins again after it."""
         counted = lines.number(line) - self._first_line
         before = lines.block.data[self._done : lines.start(line)]

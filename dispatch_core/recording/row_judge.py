@@ -68,7 +68,45 @@ class FileCounts:
         self.first_unknown = {**other.first_unknown, **self.first_unknown}
 
 
-class RowJudge:
+class Refusals:
+    """The refused lines of one file, and the counts of all of its lines."""
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        """Begin before the first row; ``name`` stands in ``source_file`` of every row."""
+        self.name = name
+        self.limits = limits
+        self.counts = FileCounts()
+        self._refused: list[dict[str, Any]] = []
+
+    def refuse(self, line: int, column: str | None, reason: str, raw: bytes, *, cut: bool = False) -> None:
+        """Put a line into quarantine."""
+        self.counts.quarantined += 1
+        limit = self.limits.raw_bytes
+        self._refused.append(
+            {
+                "source_file": self.name,
+                "source_line": line,
+                "field": column,
+                "reason": reason,
+                "raw": raw[:limit],
+                "raw_truncated": cut or len(raw) > limit,
+            }
+        )
+
+    def refuse_file(self, reason: str) -> None:
+        """Put a problem of the file as a whole into quarantine."""
+        self.counts.file_problems += 1
+        self._refused.append({"source_file": self.name, "reason": reason, "raw_truncated": False})
+
+    def quarantined(self) -> Iterator[Batch]:
+        """The quarantine rows gathered since the last call, in the order of the lines."""
+        if self._refused:
+            refused, self._refused = self._refused, []
+            refused.sort(key=lambda row: row.get("source_line") or 1 << 62)
+            yield Batch("quarantine", pa.RecordBatch.from_pylist(refused, schema=QUARANTINE))
+
+
+class RowJudge(Refusals):
     """The judgement of one file's rows; ``counts`` is complete when all of them have been accepted or refused."""
 
     def __init__(self, name: str, content: Content, limits: Limits) -> None:
@@ -79,13 +117,10 @@ class RowJudge:
             content: messages or events.
             limits: bounds on the size of lines, files and quarantined bytes.
         """
-        self.name = name
+        super().__init__(name, limits)
         self.content: Content = content
-        self.limits = limits
-        self.counts = FileCounts()
         self.headers = Headers(content)
         self._schema = MESSAGES if content == "messages" else EVENTS
-        self._refused: list[dict[str, Any]] = []
 
     def faults(self, rows: int) -> rules.Faults:
         """No faults yet, for a block of rows of this file."""
@@ -178,33 +213,6 @@ class RowJudge:
                 "source_line": pa.array([header.line for header in begun], pa.int64()),
             }
             yield Batch("events", to_batch(columns, count, EVENTS))
-
-    def refuse(self, line: int, column: str | None, reason: str, raw: bytes, *, cut: bool = False) -> None:
-        """Put a line into quarantine."""
-        self.counts.quarantined += 1
-        limit = self.limits.raw_bytes
-        self._refused.append(
-            {
-                "source_file": self.name,
-                "source_line": line,
-                "field": column,
-                "reason": reason,
-                "raw": raw[:limit],
-                "raw_truncated": cut or len(raw) > limit,
-            }
-        )
-
-    def refuse_file(self, reason: str) -> None:
-        """Put a problem of the file as a whole into quarantine."""
-        self.counts.file_problems += 1
-        self._refused.append({"source_file": self.name, "reason": reason, "raw_truncated": False})
-
-    def quarantined(self) -> Iterator[Batch]:
-        """The quarantine rows gathered since the last call, in the order of the lines."""
-        if self._refused:
-            refused, self._refused = self._refused, []
-            refused.sort(key=lambda row: row.get("source_line") or 1 << 62)
-            yield Batch("quarantine", pa.RecordBatch.from_pylist(refused, schema=QUARANTINE))
 
 
 def _gap_defaults(columns: rules.Columns, count: int) -> None:

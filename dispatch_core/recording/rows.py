@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.recording import checkpoint
 from dispatch_core.recording.parse import OF_KIND, RENAMED, separate_name
-from dispatch_core.recording.schema import EVENTS, KINDS, POSITION, POSITIONS
+from dispatch_core.recording.schema import CLIENT_KINDS, EVENTS, KINDS, POSITION, POSITIONS
 from dispatch_core.times import LAST_US
 
 Mask = npt.NDArray[np.bool_]
@@ -51,6 +51,10 @@ RANGES: Final[dict[str, tuple[int, int]]] = {
     "entries": (0, _INT64[1]),
     "keys": (0, _INT64[1]),
     "deliver_at_ms": (0, LAST_US // 1000),
+    "batch_index": (0, (1 << 31) - 1),
+    "batch_size": (1, (1 << 31) - 1),
+    "redelivery_count": (0, (1 << 31) - 1),
+    "disconnected_us": (0, LAST_US),
 }
 
 #: The values that text fields may have. Fields that are not named may be any text.
@@ -396,6 +400,32 @@ def judge_messages(columns: Columns, rows: int, faults: Faults) -> None:
         _judge_base64(columns, "ordering_key_b64", np.ones(rows, dtype=bool), faults)
     if faults.unknown:
         _forget_unknown(columns, rows, faults)
+
+
+def judge_clients(columns: Mapping[str, pa.Array], rows: int, faults: Faults) -> None:
+    """Check the rules for lines of client logs, except those for their dispatcher. Header rows must have been removed."""
+    _require(columns, rows, faults, "kind")
+    kinds = (columns["kind"] if "kind" in columns else pa.nulls(rows, pa.string())).to_pylist()
+    _require(columns, rows, faults, "t_us")
+    about_message = np.array([kind in CLIENT_KINDS and bool(CLIENT_KINDS[kind].required) for kind in kinds])
+    missing = _missing(columns, "ledger_id", rows) | _missing(columns, "entry_id", rows)
+    faults.add(missing & about_message, "position", lambda row: f"missing in a line of kind {kinds[row]}")
+    _judge_numbers(columns, faults)
+    for field in ("ledger_id", "entry_id"):
+        if field in columns:
+            below = _mask(pc.fill_null(pc.less(columns[field], 0), False))
+            faults.add(below & about_message, "position", "a message has no negative ledger or entry number")
+    if "batch_index" in columns and "batch_size" in columns:
+        beyond = pc.fill_null(pc.greater_equal(columns["batch_index"], columns["batch_size"]), False)
+        faults.add(_mask(beyond), "batch_index", "not below batch_size")
+    if "ack_type" in columns:
+        values, choices = columns["ack_type"], CHOICES["ack_type"]
+        other = _mask(values.is_valid()) & ~_mask(pc.is_in(values, pa.array(choices)))
+        faults.add(other, "ack_type", partial(_other, values, choices))
+    if "key_b64" in columns and "key" in columns:
+        _judge_base64(columns, "key", _mask(pc.fill_null(columns["key_b64"], False)), faults)
+    if "ordering_key_b64" in columns:
+        _judge_base64(columns, "ordering_key_b64", np.ones(rows, dtype=bool), faults)
 
 
 def _forget_unknown(columns: Columns, rows: int, faults: Faults) -> None:

@@ -1,4 +1,4 @@
-"""Log format 1.1: the only definition of the contents of message logs and event logs.
+"""Log format 1.1: the only definition of the contents of message logs, event logs and client logs.
 
 Everything that reads, validates, writes, converts or documents logs takes names, types and levels from here.
 
@@ -8,6 +8,8 @@ Shapes
 * An *event* is one line of a consumer-event log (level ``E``) or of a dispatcher trace (levels ``E`` and
   ``T``); all kinds share one wide, sparse table (``EVENTS``), so that a dispatcher's log is one sorted run of
   rows.
+* A *client event* is one line of a client log (level ``C``): what one consumer's client saw. Such lines become events of
+  level ``E`` when the logs of all clients are merged (``client_log``), so they have no table of their own.
 * A log's header becomes the event row ``kind = "header"`` with ``seq = 0`` and the header itself, unchanged,
   in ``header_json``; everything a replay needs then travels in the one table.
 
@@ -158,7 +160,7 @@ class Kind:
     """One kind of event: its level, the columns a valid line of it must fill, those it may fill, and its meaning."""
 
     name: str
-    level: str  # "E" without a trace, "T" trace, "-" lines about the log itself and marks of a driver
+    level: str  # "C" client, "E" without a trace, "T" trace, "-" lines about the log itself and marks of a driver
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     trace_only: tuple[str, ...] = ()  # optional, and only a trace can know them
@@ -430,5 +432,55 @@ _KINDS: Final = (
 )
 
 KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _KINDS}
+
+#: Fields of client logs. ``consumer`` is the name of the consumer: a client does not know the broker's number of it.
+CLIENT_EVENTS: Final = pa.schema(
+    [
+        pa.field("cluster", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("subscription", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("t_us", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("consumer", pa.string()),
+        pa.field("position", POSITION),
+        pa.field("batch_index", pa.int64()),
+        pa.field("batch_size", pa.int64()),
+        pa.field("key", pa.string()),
+        pa.field("key_b64", pa.bool_()),
+        pa.field("ordering_key_b64", pa.string()),
+        pa.field("redelivery_count", pa.int64()),
+        pa.field("ack_type", pa.string()),
+        pa.field("error", pa.string()),
+        pa.field("disconnected_us", pa.int64()),
+        pa.field("connected", pa.bool_()),
+    ]
+)
+_CLIENT_KINDS: Final = (
+    Kind(
+        "client_received",
+        "C",
+        ("position",),
+        ("batch_index", "batch_size", "key", "key_b64", "ordering_key_b64", "redelivery_count"),
+        meaning="the application received a message",
+    ),
+    Kind(
+        "client_acked",
+        "C",
+        ("position",),
+        ("batch_index", "batch_size", "ack_type", "error"),
+        meaning="the application acknowledged it; with an `error`, the client could not send that",
+    ),
+    Kind(
+        "client_nacked",
+        "C",
+        (),
+        ("position", "batch_index", "batch_size"),
+        meaning="the client asked for its redelivery: a negative acknowledgement or an acknowledgement time-out; no "
+        "`position` = all unacknowledged messages of the line's topic",
+    ),
+    Kind("footer", "C", meaning="the consumer was closed: from here on it holds nothing"),
+)
+CLIENT_KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _CLIENT_KINDS}
 
 DISPATCHER_KEY: Final = ("cluster", "topic", "subscription")

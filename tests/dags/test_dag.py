@@ -23,7 +23,13 @@ from tests.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ROOT / "dags"
-NAMES = ("dispatch_audit", "dispatch_audit_alerts", "dispatch_audit_maintenance", "dispatch_what_if")
+NAMES = (
+    "dispatch_audit",
+    "dispatch_audit_alerts",
+    "dispatch_audit_maintenance",
+    "dispatch_audit_watch",
+    "dispatch_what_if",
+)
 
 # What Airflow itself imports is its own affair: the time and the modules counted are those of one DAG file.
 _PARSE = """
@@ -119,7 +125,7 @@ def test_airflow_parses_the_dag_files_of_the_folder_and_no_helper(tmp_path):
 
 @pytest.mark.airflow
 def test_without_a_schedule_nothing_runs_by_itself_and_nothing_is_late(tmp_path):
-    schedules = ("SCHEDULE", "MAINTENANCE_SCHEDULE", "ALERTS_SCHEDULE")
+    schedules = ("SCHEDULE", "MAINTENANCE_SCHEDULE", "ALERTS_SCHEDULE", "WATCH_SCHEDULE")
     nothing = {f"DISPATCH_AUDIT_{name}": "none" for name in schedules}
     assert parse(DAGS, tmp_path, **nothing)["errors"] == {}
 
@@ -178,6 +184,20 @@ def test_what_if_is_started_by_hand_only_and_maintenance_weekly():
 
 
 @pytest.mark.airflow
+def test_statistics_are_watched_hourly_where_there_are_any(monkeypatch):
+    from dispatch_airflow.dags import dispatch_audit_watch
+
+    assert dispatch_audit_watch.SCHEDULE == "none"
+    monkeypatch.setenv("DISPATCH_AUDIT_STATISTICS", "/statistics")
+    watched = reload(dispatch_audit_watch)
+    assert (watched.SCHEDULE, watched.PARAMS["statistics"].value) == ("0 * * * *", "/statistics")
+    found = watched.dispatch_audit_watch()
+    assert (found.timetable.expression, found.catchup, found.max_active_runs) == ("0 * * * *", False, 1)
+    monkeypatch.undo()
+    reload(dispatch_audit_watch)
+
+
+@pytest.mark.airflow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
     found = made(name)
@@ -216,6 +236,7 @@ def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
         ("dispatch_audit_maintenance", "dry_run", None),
         ("dispatch_audit_alerts", "try_at_once", "now"),
         ("dispatch_audit_alerts", "discard", "a b"),
+        ("dispatch_audit_watch", "statistics", 7),
     ],
 )
 def test_the_form_refuses_a_wrong_value(name, param, value):
@@ -391,7 +412,7 @@ def test_a_scheduled_run_has_a_deadline_that_airflow_can_store(dag):
 
 
 @pytest.mark.airflow
-@pytest.mark.parametrize("name", ["dispatch_audit", "dispatch_audit_maintenance", "dispatch_what_if"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "dispatch_audit_alerts"])
 def test_every_task_that_fails_is_reported(name):
     from dispatch_airflow.failures import report_failure
 

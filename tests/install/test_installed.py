@@ -31,7 +31,13 @@ POSITION = "11:1"
 DAY = "2026-11-21"
 #: The logical date of a run that audits ``DAY``: without a schedule that is the last day that has ended.
 NEXT_DAY = "2026-11-22"
-DAGS = ["dispatch_audit", "dispatch_audit_alerts", "dispatch_audit_maintenance", "dispatch_what_if"]
+DAGS = [
+    "dispatch_audit",
+    "dispatch_audit_alerts",
+    "dispatch_audit_maintenance",
+    "dispatch_audit_watch",
+    "dispatch_what_if",
+]
 #: Variables of this environment that would lead the new one back to this checkout.
 OWN = ("AIRFLOW", "DISPATCH_AUDIT", "NUMBA", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV")
 

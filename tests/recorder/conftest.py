@@ -1,7 +1,7 @@
 """Folders of scenarios, the brokers in them, and one line per scenario at the end.
 
 Only ``make test-recorder`` runs the scenarios: it brings a broker by Maven and runs Java's scenarios before. Without it
-only the checker of the clients' journals is tested.
+only the checker of the clients' journals and the client log of Python are tested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tests.recorder.truth import Truth
 
 if "DISPATCH_AUDIT_RECORDER_TARGET" not in os.environ:
     collect_ignore = [
-        file.name for file in Path(__file__).parent.glob("test_*.py") if file.name != "test_truth.py"
+        file.name
+        for file in Path(__file__).parent.glob("test_*.py")
+        if file.name not in ("test_truth.py", "test_client_log.py")
     ]
 
 #: A summary line of each scenario.

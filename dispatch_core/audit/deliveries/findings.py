@@ -65,6 +65,8 @@ SENT_TWICE: Final = "sent_twice"
 SEVERAL_PRODUCERS: Final = "several_producers"
 #: An administrator or a client may have moved the cursor; no line would say so.
 CURSOR_MAY_HAVE_MOVED: Final = "cursor_may_have_moved"
+#: A repeated delivery whose cause the log does not show.
+UNEXPLAINED: Final = "unexplained"
 #: The log's clock may have jumped forward.
 CLOCK_JUMPED: Final = "clock_jumped"
 _SEEK: Final = "a seek or a reset of the cursor may explain it"
@@ -490,7 +492,7 @@ class Findings:
             [other],
             text,
             cause=cause,
-            reason=None if cause else "unexplained",
+            reason=None if cause else UNEXPLAINED,
             proof=[op] if op >= 0 else [],
         )
 
@@ -586,7 +588,7 @@ class Findings:
             severity, reason = INFO, ORDER_NOT_PROMISED
         elif reason in DOCUMENTED:
             severity = INFO
-        elif reason == "unexplained":
+        elif reason == UNEXPLAINED:
             severity = MINOR
         elif reason == SENT_TWICE:
             severity = MAJOR

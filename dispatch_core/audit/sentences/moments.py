@@ -19,6 +19,18 @@ def extent(span_us: tuple[int, int], entries: int, sent: int, consumers: int) ->
     )
 
 
+def received_extent(span_us: tuple[int, int], entries: int, received: int) -> str:
+    """Say what the logs of clients hold, likewise.
+
+    >>> received_extent((1795249218696000, 1795249461936412), 80, 83)
+    'from 2026-11-21 08:20:18.696, 243.2 s; 80 entries, received 83 times'
+    """
+    return (
+        f"from {date_and_clock(span_us[0])}, {duration(span_us[1] - span_us[0])}; "
+        f"{counted(entries, 'entry', 'entries')}, received {counted(received, 'time', 'times')}"
+    )
+
+
 def as_of(t_us: int, connected: int, *, complete: bool) -> str:
     """Say as of when a log is judged, and that what goes on then is not finished.
 
