@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from dispatch_core.audit.assumptions import BEHAVIOURS
 from dispatch_core.audit.catalogue import KINDS, PROMISES, SEVERITIES
+from dispatch_core.audit.client_log import LOST_CONNECTIONS, UNLOGGED_CONSUMERS
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
 from dispatch_core.hunt.promises import NAMES as HUNTED
 from dispatch_core.importers.broker_conf_file import STATUSES
@@ -127,6 +128,7 @@ _AUDIT: Final = (
                 "key_b64?": {"type": "boolean", "const": True},
                 "cause?": TEXT,
                 "reason?": TEXT,
+                "lines?": means(TEXTS, "of client logs: file and line of each of seqs"),
             }
         ),
     ),
@@ -141,7 +143,7 @@ _AUDIT: Final = (
                 "as_of_us": maybe(TIME_US),
                 "complete": FLAG,
                 "connected": maybe(means(COUNT, "consumers that are connected then")),
-                "levels": listed(choice("T", "E", "")),
+                "levels": listed(choice("T", "E", "C", "")),
                 "quarantined": COUNT,
                 "warnings": TEXTS,
                 "promises": listed(
@@ -153,9 +155,13 @@ _AUDIT: Final = (
                             "findings": COUNT,
                             "tolerated": COUNT,
                             "reason": TEXT,
-                            "assumes?": listed(choice(*BEHAVIOURS)),
+                            "assumes?": listed(choice(*BEHAVIOURS, UNLOGGED_CONSUMERS, LOST_CONNECTIONS)),
                         }
                     )
+                ),
+                "not_judged?": means(
+                    listed(closed({**_DISPATCHER, "promise": choice(*PROMISES), "reason": TEXT})),
+                    "of client logs: promises that they do not tell",
                 ),
             }
         ),

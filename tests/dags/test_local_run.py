@@ -265,7 +265,7 @@ def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
     }
     for alert in alerts:
         assert alert["findings"][0]["positions"]
-        told = alert["root_causes"] or [alert["findings"][0]["explanation"]]
-        assert told[0] in alert["body"]
+        causes = alert["root_causes"] or [alert["findings"][0]["explanation"]]
+        assert causes[0] in alert["body"]
     assert (home / "data-docs" / "index.html").is_file()
     assert not control.read_state(Place(Home(home)))

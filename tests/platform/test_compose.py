@@ -95,7 +95,7 @@ def test_settings_that_are_passed_through_are_used(services: dict[str, Any]) -> 
     passed = [name for name, value in services["scheduler"]["environment"].items() if value is None]
     code = "".join(
         file.read_text(encoding="utf-8")
-        for folder in ("dags", "expectations", "spark_jobs")
+        for folder in ("dags", "dispatch_core", "expectations", "spark_jobs")
         for file in (ROOT / folder).rglob("*.py")
     )
     assert passed
