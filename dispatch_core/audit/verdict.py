@@ -204,8 +204,10 @@ def _kept(promise: Promise, row: Mapping[str, Any]) -> str:
     reason = promise.kept
     if promise.name == balance.PROMISE.name:
         reason = balance.kept(row, promise.kept)
-    elif row["unordered"] and promise.name in (PER_KEY_ORDER, conformance.PROMISE.name):
-        reason = f"not judged: a {row['subscription_type']} subscription promises no order and its rule is not replayed"
+    elif row["unordered"] and promise.name == PER_KEY_ORDER:
+        reason = f"not judged: a {row['subscription_type']} subscription promises no order"
+    elif row["unordered"] and promise.name == conformance.PROMISE.name and not row["decisions"]:
+        reason = f"not judged: without a trace the rules of a {row['subscription_type']} subscription are not replayed"
     elif promise.name == conformance.PROMISE.name:
         reason = conformance.kept(row, promise.kept)
     counts = [(column, int(row[column])) for column in promise.tolerated if row[column]]

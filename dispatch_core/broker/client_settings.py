@@ -77,7 +77,6 @@ _CLIENT: Final = (
         "connectionsPerBroker",
     ),
     *(
-        "enableBusyWait",
         "enableTransaction",
         "initialBackoffIntervalNanos",
         "listenerName",

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.conformance,
     pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the repository"),
 ]
-EACH = 12 if WHOLE else 4
+EACH = 12 if WHOLE else 2
 EACH_IN_A_TRACE = 10
 #: Comparing a trace decision by decision takes long: fewer of them unless the whole set is asked for.
 EACH_OF_SOME = 2

@@ -37,7 +37,7 @@ def _places(recording: str) -> list[Path]:
 PAIRS = [
     (rule, recording)
     for rule, recordings in SHOWN_BY.items()
-    for recording in some((name for name in recordings if any(map(Path.is_dir, _places(name)))), 10)
+    for recording in some((name for name in recordings if any(map(Path.is_dir, _places(name)))), 20)
 ]
 
 

@@ -37,6 +37,7 @@ _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removi
 _OF_A_CHOICE: Final = ("active_picked", "active_notified")
 #: Commands of a client.
 _COMMANDS: Final = ("ack", "flow", "redeliver")
+_REMOVALS: Final = ("consumer_removing", "consumer_removed")
 #: Commands may come so long after ``consumer_removed``, microseconds: a broker that disconnects consumers (unload, reset of
 #: the cursor, deletion) takes them from the dispatcher in one thread, while the connection's own thread goes on with what
 #: has arrived. In recordings of a busy machine the last command came after 48 ms.
@@ -174,6 +175,8 @@ class Connected:
     def __init__(self, subscription: str, subscription_type: str) -> None:
         self._subscription = subscription
         self._single_active = subscription_type in SINGLE_ACTIVE
+        # A closed Shared dispatcher may be asked twice to remove a consumer (#22270).
+        self._handled_late = (*_COMMANDS, *_REMOVALS) if subscription_type == "Shared" else _COMMANDS
         self._added: set[int] = set()
         self._removed_us: dict[int, int] = {}  # the time at which each was removed
         self._choices = 0  # lines about a choice of the active consumer
@@ -243,7 +246,7 @@ class Connected:
         unknown = at < first_added[code[at]]
         gone = ~unknown & (at > first_removed[code[at]])
         if gone.any():
-            is_command = np.array([w in _COMMANDS for w in words])[codes[at]]
+            is_command = np.array([w in self._handled_late for w in words])[codes[at]]
             removed_us = np.array([self._removed_us.get(number, 0) for number in numbers])[code[at]]
             gone &= ~(is_command & (t_us[at] - removed_us <= HANDLED_LATE_US))
         if gone.any() and self._single_active:

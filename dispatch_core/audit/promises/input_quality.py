@@ -11,6 +11,8 @@ from typing import Final
 
 from dispatch_core.audit.promises.promise import FAIL, UNKNOWN, Check, Promise, log_checks, proven_log_checks
 
+_OF_THE_LOG: Final = ("log_gap", "repeated_lines", "clock_step", "unknown_batch_size")
+
 PROMISE: Final = Promise(
     name="input_quality",
     title="Input quality",
@@ -33,7 +35,8 @@ PROMISE: Final = Promise(
             UNKNOWN,
             "findings of kinds that this version does not know: {value}",
         ),
-        *log_checks(UNKNOWN, "log_gap", "repeated_lines", "clock_step", "unknown_batch_size"),
+        *log_checks(UNKNOWN, *_OF_THE_LOG),
         *proven_log_checks("unknown_consumer", "unknown_position", "overlapping_incarnations"),
     ),
+    tolerated=_OF_THE_LOG,
 )

@@ -54,8 +54,13 @@ class SharedVerifier(MultipleConsumersVerifier):
     # --- membership ----------------------------------------------------------------------------------------------
 
     def _on_consumer_removing(self, line: Line) -> None:
-        """Remove a consumer, behind what other threads have removed from its pending acks before."""
+        """Remove a consumer, behind what other threads have removed from its pending acks before.
+
+        A dispatcher that is closed may be asked twice for a consumer; the second time there is nothing to remove (#22270).
+        """
         consumer = who(line)
+        if consumer not in self.core.connected():
+            return
         others = [
             (at, other) for at, other in self._within(self._section().end) if other.kind in _OF_OTHER_THREADS
         ]
