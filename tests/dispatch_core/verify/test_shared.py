@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker.settings import Value
 from dispatch_core.verify.trace import limits_in_force
 from tests.dispatch_core.verify import tampering as t
@@ -24,6 +25,7 @@ SOUGHT = OPERATIONS / "4.2.4" / "ops-0033-seek-back-shared"
 LEVELS = OPERATIONS.parent / "races" / "4.2.4" / "soak-0051-shared-racing"
 BROKEN = LEVELS.with_name("soak-0067-classic-shared-racing")
 RESET_AHEAD = LEVELS.with_name("soak-0082-shared-quiet")
+REMOVED_TWICE = LEVELS.with_name("soak-6012-classic-shared-quiet")
 RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE)
 
 #: Kinds of tampering that no line of these traces lends itself to, by words in their names.
@@ -83,6 +85,20 @@ def test_a_connection_breaks_only_if_its_consumer_is_removed_soon(tmp_path: Path
     first = t.first_wrong(t.verified(t.copy_with(BROKEN, trace, tmp_path)))
     assert first is not None
     assert (first.seq, first.decision_class) == (76, "dispatch")
+
+
+@pytest.mark.parametrize(("later_us", "found"), [(0, False), (2 * HANDLED_LATE_US, True)])
+def test_a_closed_dispatcher_is_asked_twice_to_remove_a_consumer(
+    later_us: int, found: bool, tmp_path: Path
+) -> None:
+    """The second request comes soon after the first one, or the trace contradicts itself."""
+    trace = t.raw(REMOVED_TWICE)
+    assert [line["kind"] for line in trace if line.get("seq") in (62, 65)] == ["consumer_removing"] * 2
+    for line in trace:
+        if line.get("seq", 0) >= 65:
+            line["t_us"] += later_us
+    tally = t.verified(t.copy_with(REMOVED_TWICE, trace, tmp_path)).tally
+    assert (tally.total("divergent") > 0) == found
 
 
 USES_CLASSIC = "subscriptionSharedUseClassicPersistentImplementation"
