@@ -10,7 +10,7 @@ from dispatch_core.minimize.bug_report import bug_report
 from dispatch_core.minimize.java_test import class_name, java_test
 from dispatch_core.minimize.same_finding import Finding
 from dispatch_core.minimize.schedule import NoScheduleError, schedule_of
-from dispatch_core.minimize.walk_script import walk_script
+from dispatch_core.minimize.walk_script import WalkScript, walk_script
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of
 from dispatch_core.recording.rewrite import write_log
@@ -35,7 +35,7 @@ def write_files(log: DispatcherLog, finding: Finding, out: Path) -> tuple[Files,
         )
         script = walk_script(schedule, profile, f"{finding.kind}: {finding.explanation}")
         (out / "walk.py").write_text(script.text)
-        files.append(("walk.py", _told_of(script.checks, script.as_recorded, script.first_other)))
+        files.append(("walk.py", _compared(script)))
     except (NoScheduleError, ProfileError) as error:
         problem = error
     lines = [*messages.read_text().splitlines(), *events.read_text().splitlines()]
@@ -43,6 +43,7 @@ def write_files(log: DispatcherLog, finding: Finding, out: Path) -> tuple[Files,
     return (*files, ("report.md", "the text of a bug report")), problem
 
 
-def _told_of(checks: int, as_recorded: int, other: str | None) -> str:
-    text = f"the same over the rules: {as_recorded} of {checks} comparisons as recorded"
-    return text if other is None else f"{text}; in the first other one {other}"
+def _compared(script: WalkScript) -> str:
+    """Say how many comparisons of a script come out as recorded, and what the first other one shows."""
+    text = f"the same over the rules: {script.as_recorded} of {script.checks} comparisons as recorded"
+    return text if script.first_other is None else f"{text}; in the first other one {script.first_other}"

@@ -10,7 +10,7 @@ from typing import Final
 
 from dispatch_core.broker import settings
 from dispatch_core.cli import CLEAN
-from dispatch_core.cli.recordings import with_progress_bar
+from dispatch_core.cli.recordings import is_occupied, with_progress_bar
 from dispatch_core.simulation.scenario import CHURNS, MODES, SUBSCRIPTION_TYPES, Scenario, ScenarioError
 
 _FORMATS: Final = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
@@ -194,7 +194,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dispatchers_per_file < 1:
         raise ScenarioError(f"dispatchers per file: {options.dispatchers_per_file} is below 1")
     out: Path = options.out
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if is_occupied(out):
         raise ScenarioError(f"{out} exists and is not an empty folder; nothing was written: name another one")
     from dispatch_core.simulation.generate import generate
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dispatch_core.broker import settings
 from dispatch_core.broker.profiles import Profile, resolve
 from dispatch_core.cli import CLEAN
-from dispatch_core.cli.recordings import DAY_S, progress, seconds
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.cli.recordings import DAY_S, check_unoccupied, progress, seconds
 
 if TYPE_CHECKING:
     from dispatch_core.hunt.search import Find, Hunter
@@ -113,14 +112,8 @@ def run(options: argparse.Namespace) -> int:
     profile = resolve(options.broker_version, settings.given(options.settings))
     for warning in profile.warnings:
         print(warning, file=sys.stderr)
-    if (
-        options.out is not None
-        and options.out.exists()
-        and (not options.out.is_dir() or any(options.out.iterdir()))
-    ):
-        raise DispatchAuditError(
-            f"{options.out} is occupied; nothing was written. Name another folder, or empty this one"
-        )
+    if options.out is not None:
+        check_unoccupied(options.out)
     hunt = _search(profile, options)
     groups = sorted(hunt.groups.values(), key=lambda group: (len(group.find.steps), group.find.group))
     written = [_write(profile, group, number, options.out) for number, group in enumerate(groups, 1)]

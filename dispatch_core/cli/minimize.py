@@ -19,6 +19,7 @@ from dispatch_core.cli.recordings import (
     add_as_of_arguments,
     add_recording_arguments,
     as_of_given,
+    check_unoccupied,
     overrides_given,
     progress,
     read_all,
@@ -82,10 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Minimize one finding; returns 0 written, 2 there is no such finding, or rows could not be read."""
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise DispatchAuditError(
-            f"{options.out} is occupied; nothing was written. Name another folder, or empty this one"
-        )
+    check_unoccupied(options.out)
     selection = Selection.given(options)
     policy = policy_given(options)
     best: _Chosen | None = None

@@ -15,6 +15,7 @@ from dispatch_core.audit.verdict import NOTHING_QUARANTINED, Quarantined
 from dispatch_core.broker import settings
 from dispatch_core.broker.versions import parse_version
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE
+from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.known_until import logs_until
 from dispatch_core.recording.log import DispatcherLog, dispatchers_of
 from dispatch_core.recording.log_profile import Overrides
@@ -272,6 +273,19 @@ def dispatchers(
     for _, group in groupby(recording.logs, key=lambda log: (log.cluster, log.topic, log.subscription)):
         logs = [overrides.of(log) for log in group]
         yield logs if as_of.until_us is None else logs_until(logs, as_of.until_us)
+
+
+def is_occupied(path: Path) -> bool:
+    """Check whether a path that a command shall fill is anything but a new or an empty folder."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
+def check_unoccupied(path: Path) -> None:
+    """Raise ``DispatchAuditError`` if a path is occupied (``is_occupied``)."""
+    if is_occupied(path):
+        raise DispatchAuditError(
+            f"{path} is occupied; nothing was written. Name another folder, or empty this one"
+        )
 
 
 def progress(text: str) -> None:

@@ -433,9 +433,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
                 self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=entry + 1)
             if len(changed):  # a cumulative one moves mark-delete over all of them at once
                 self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=int(changed[0]))
-            if (
-                len(known) and self.core.state.deleted[entry] != known[-1]
-            ):  # not so if messages of its batch are left
+            # Not so if messages of its batch are left.
+            if len(known) and self.core.state.deleted[entry] != known[-1]:
                 self._acks.arrived(who(line), entry)
             if self._cursor_ops_logged and cumulative:
                 self._move_by_ack(line, entry)

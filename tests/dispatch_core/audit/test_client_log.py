@@ -204,30 +204,16 @@ def test_a_batch_of_which_a_message_was_refused_comes_again_as_a_whole(tmp_path:
     def of(line: dict[str, Any], index: int) -> dict[str, Any]:
         return line | {"batch_index": index, "batch_size": 2}
 
-    first = [
-        of(received(0, "3:1"), 0),
-        of(acked(0, "3:1"), 0),
-        of(received(0, "3:1"), 1),
-        of(nacked(1, "3:1"), 1),
-    ]
-    second = [
-        of(received(2, "3:1"), 0),
-        of(nacked(2, "3:1"), 0),
-        of(received(2, "3:1"), 1),
-        of(acked(2, "3:1"), 1),
-    ]
-    third = [
-        of(received(4, "3:1"), 0),
-        of(acked(4, "3:1"), 0),
-        of(received(4, "3:1"), 1),
-        of(nacked(5, "3:1"), 1),
-    ]
-    last = [
-        of(received(6, "3:1"), 0),
-        of(acked(6, "3:1"), 0),
-        of(received(6, "3:1"), 1),
-        of(acked(6, "3:1"), 1),
-    ]
+    def delivery(at: int, *answers: dict[str, Any]) -> list[dict[str, Any]]:
+        """Receive the messages of the batch, each with its answer."""
+        return [
+            of(line, index) for index, answer in enumerate(answers) for line in (received(at, "3:1"), answer)
+        ]
+
+    first = delivery(0, acked(0, "3:1"), nacked(1, "3:1"))
+    second = delivery(2, nacked(2, "3:1"), acked(2, "3:1"))
+    third = delivery(4, acked(4, "3:1"), nacked(5, "3:1"))
+    last = delivery(6, acked(6, "3:1"), acked(6, "3:1"))
     findings = found(tmp_path / "a", [header(**BLIND), *first, *second, *third, *last])
     assert named(findings) == [("redelivered", None, False)] * 3
     # After the third delivery began, each message had been acknowledged once.
