@@ -246,9 +246,9 @@ class Connected:
         unknown = at < first_added[code[at]]
         gone = ~unknown & (at > first_removed[code[at]])
         if gone.any():
-            is_command = np.array([w in self._handled_late for w in words])[codes[at]]
+            handled_late = np.array([w in self._handled_late for w in words])[codes[at]]
             removed_us = np.array([self._removed_us.get(number, 0) for number in numbers])[code[at]]
-            gone &= ~(is_command & (t_us[at] - removed_us <= HANDLED_LATE_US))
+            gone &= ~(handled_late & (t_us[at] - removed_us <= HANDLED_LATE_US))
         if gone.any() and self._single_active:
             is_sent = np.array([w == "sent" for w in words])[codes[at]]
             before = np.array([self._choices_before.get(number, -1) for number in numbers])[code[at]]

@@ -169,7 +169,7 @@ class ActiveChangeVerifier(CursorDriver):
         """Check whether a reset of the cursor disconnects a consumer that leaves: it comes before the next one does."""
         if not cursor_moves.disconnects(consumer, self.core.active, single_active=True):
             return False
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.kind == "cursor_op" and line.inputs["op"] == "reset":
                 return True
             if line.kind in ("consumer_added", "consumer_removing", "end"):
@@ -456,7 +456,7 @@ class ActiveChangeVerifier(CursorDriver):
         consumer, members = who(notice), tuple(self.core.members)
         if consumer in members:
             return []
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.kind == "active_picked" and consumer in line.recorded["sorted"]:
                 return [Change(line.seq, notice.t_us, self.core.active, (*members, consumer))]
             if line.kind in ("active_picked", "consumer_removing", "end"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, ClassVar, Final
 
@@ -99,6 +99,11 @@ class Driver(ABC):
     def findings_to_come(self) -> list[Finding]:
         """Return the findings about lines that were fed, as far as they are known, that later lines will bring."""
         return []
+
+    def _later_lines(self) -> Iterator[Line]:
+        """Yield the known lines behind the present one, as far as anything may look ahead (``LinesAhead.horizon``)."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            yield line
 
     def forget_lines(self) -> None:
         """Forget the lines that no decision will look at any more."""

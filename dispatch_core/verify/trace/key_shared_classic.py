@@ -118,7 +118,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         if shown is None:
             return []
         most = max(entries) + 1
-        for _at, later in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for later in self._later_lines():
             if later.seq >= done.seq:
                 break
             if later.kind == "consumer_added" and later.recorded["read_position"] is not None:

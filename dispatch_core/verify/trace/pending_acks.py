@@ -144,7 +144,7 @@ class PendingAcksDriver(RacingDriver):
 
     def _removed_for(self, ack: Line) -> Iterator[int]:
         """Yield the entries whose pending acks go between an ack, the present line, and the next line of its connection."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.kind == "pending_ack_removed":
                 yield from line.recorded["positions"]
             elif line.kind in _OF_A_CONNECTION and line.consumer == ack.consumer:

@@ -464,9 +464,7 @@ class RacingDriver(CursorDriver):
 
     def _rewinds_new_cursor(self) -> bool:
         """See ``CursorDriver``. A round that finds no consumers rewinds, too; a first consumer is added right afterwards."""
-        following = (
-            line.kind for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at))
-        )
+        following = (line.kind for line in self._later_lines())
         return next((kind for kind in following if kind in _AFTER_A_REWIND), "") == "consumer_added"
 
     def _finish_acks(self) -> tuple[int, str] | None:

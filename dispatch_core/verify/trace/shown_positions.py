@@ -357,7 +357,7 @@ class PositionsDriver(CursorDriver):
 
     def _end_of_read(self, until_us: int | None = None) -> Line | None:
         """Return the ``read_done`` of the normal read in flight; ``None`` if it is cancelled, or too far ahead."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if until_us is not None and line.t_us > until_us:
                 return None
             if line.kind == "read_done" and line.inputs["type"] == "Normal":
@@ -368,7 +368,7 @@ class PositionsDriver(CursorDriver):
 
     def _removal_ahead(self, consumer: int) -> Line | None:
         """Return the line of a removal that comes soon, if its connection has no command before it."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.t_us - self._line.t_us > HELD_UP_US:
                 break
             if line.consumer == consumer and line.kind in OF_A_CONNECTION:

@@ -328,7 +328,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _limit_to_come(self) -> tuple[Line, Limit] | None:
         """Return a limit of unacknowledged messages whose line comes soon: a recorder asks for policies now and then."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.t_us - self._line.t_us > POLICIES_ASKED_EVERY_US:
                 break
             limit = limits_in_force.of_line(line) if line.kind == "limit" else None
@@ -354,7 +354,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _counted_as_blocked(self, flow: Line) -> bool:
         """Check whether the consumer of a flow is blocked when its permits are counted."""
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.kind == "flow_counted" and line.consumer == flow.consumer:
                 return bool(line.recorded["blocked_after"])
         return False
@@ -453,7 +453,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     def _taken_for(self, request: Line) -> list[int]:
         """Return the entries that a redelivery request may have taken already: none before the line before it."""
         consumer, named = who(request), request.inputs["positions"]
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if line.seq >= request.seq:
                 break
             if line.consumer == consumer and line.kind in OF_A_CONNECTION:

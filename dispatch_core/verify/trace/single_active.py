@@ -324,8 +324,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
 
     def _next_of(self, kinds: tuple[str, ...]) -> str | None:
         """Return the kind of the next line that is of one of ``kinds``."""
-        ahead = self._lines.between(self._at + 1, self._lines.horizon(self._at))
-        return next((line.kind for _at, line in ahead if line.kind in kinds), None)
+        return next((line.kind for line in self._later_lines() if line.kind in kinds), None)
 
     def _note_overlap(self, line: Line, issued_at: int) -> None:
         """Take the end of a read: where reads overlap, or a rewind, any of them may have moved the read position last."""
@@ -479,7 +478,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
     def _ends_of_reads(self) -> list[Line]:
         """Return the ``read_done`` lines of the reads in flight, as far as the log shows them."""
         ends: list[Line] = []
-        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+        for line in self._later_lines():
             if len(ends) == len(self._issued_at):
                 break
             if line.kind == "read_done" and line.inputs["type"] == "Normal":
