@@ -109,7 +109,10 @@ def recompute(
 
 def what_if(arguments: Sequence[str], home: Home) -> dict[str, Any]:
     """Predict an interval under other rules; ``arguments`` are those of ``spark_jobs.what_if``."""
-    return _stage("what_if", [*_warehouse(home), *arguments], spark=True, name="what-if")
+    from dispatch_expectations.policy import current_text
+
+    policy = ["--policy-text", current_text()]
+    return _stage("what_if", [*_warehouse(home), *policy, *arguments], spark=True, name="what-if")
 
 
 def _interval(chosen: Mapping[str, str]) -> list[str]:

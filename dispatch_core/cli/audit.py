@@ -23,7 +23,7 @@ from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.audit.promises.counts import Counts
 from dispatch_core.audit.root_causes import NO_NAMES
-from dispatch_core.audit.sentences.lists import counts_by_name
+from dispatch_core.audit.sentences.lists import counts_by_name, worst_first
 from dispatch_core.audit.sentences.moments import as_of as as_of_sentence
 from dispatch_core.audit.sentences.moments import extent
 from dispatch_core.audit.sentences.names import ConsumerNames, rules_called
@@ -73,9 +73,6 @@ _NO_ANOMALIES: Final = ANOMALIES.empty_table()
 _NO_TIMES: Final = ACTIVE_TIMES.empty_table()
 #: Findings that are made rows of Python at a time.
 _ROWS_AT_ONCE: Final = 1000
-#: From so many dispatchers on, those that failed are listed once more at the end, at most ``_MOST_LISTED`` of them.
-_LISTED_FROM: Final = 3
-_MOST_LISTED: Final = 10
 _WORST_FIRST: Final = (FAIL, UNKNOWN, PASS)
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 
@@ -211,7 +208,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         for anomaly in together:
             print(f"over all topics  {over_all}  {anomaly['kind']}\n    - {anomaly['explanation']}\n")
-        print(_worst_first(worst), end="")
+        print(_failed(worst), end="")
         counts = ", ".join(f"{given.count(verdict)} {verdict}" for verdict in _EXIT if verdict in given)
         print(f"{counts}; over all topics {over_all}" if together else counts)
     return (
@@ -553,8 +550,8 @@ class _Ranked:
         return min(kinds, default=len(SEVERITIES)), -self.counts.total(), self.topic
 
 
-def _worst_first(ranked: list[_Ranked]) -> str:
-    """List the dispatchers that broke a promise, the worst first; empty if there are not several dispatchers."""
+def _failed(ranked: list[_Ranked]) -> str:
+    """List the dispatchers that broke a promise, the worst first."""
     by_dispatcher: dict[tuple[str, str, str], _Ranked] = {}
     for entry in ranked:
         key = (entry.recording, entry.topic, entry.subscription)
@@ -562,19 +559,15 @@ def _worst_first(ranked: list[_Ranked]) -> str:
         if before is not None:
             entry = replace(entry, counts=before.counts + entry.counts)  # noqa: PLW2901
         by_dispatcher[key] = entry
-    if len(by_dispatcher) < _LISTED_FROM:
-        return ""
     failed = sorted(
         (entry for entry in by_dispatcher.values() if entry.broken), key=lambda entry: entry.order
     )
     lines = [
-        f"  {entry.recording}  {shown_name(entry.topic)}  {shown_name(entry.subscription)}: "
-        f"{', '.join(entry.broken)}; {counts_by_name(entry.counts)}\n"
-        for entry in failed[:_MOST_LISTED]
+        f"{entry.recording}  {shown_name(entry.topic)}  {shown_name(entry.subscription)}: "
+        f"{', '.join(entry.broken)}; {counts_by_name(entry.counts)}"
+        for entry in failed
     ]
-    more = len(failed) - len(lines)
-    tail = [f"  … and {more} more; --failed-only shows all\n"] if more else []
-    return "".join(["worst first:\n", *lines, *tail, "\n"]) if lines else ""
+    return worst_first(lines, len(by_dispatcher))
 
 
 def _rows(anomalies: pa.Table) -> Iterator[dict[str, Any]]:

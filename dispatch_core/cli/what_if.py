@@ -23,7 +23,13 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
-from dispatch_core.cli.selection import Selection, add_refused_arguments, add_selection_arguments
+from dispatch_core.cli.selection import (
+    Selection,
+    add_refused_arguments,
+    add_selection_arguments,
+    add_time_arguments,
+    check_times,
+)
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED as AS_RECORDED
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
 _MOST_SEEDS: Final = 1000
 #: Options of other commands that mean nothing here.
 _REFUSED: Final = {
-    "--from": "consumers, permits and backlog come from all lines before, so a simulation begins with the first line",
     "--complete": "a simulation ends with the log's last line, and what still waits then is counted as never_sent",
 }
 #: Dispatchers of a recording that are shown individually to people.
@@ -67,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, "show only rules under which more order violations are predicted than the policy tolerates"
     )
     add_policy_argument(parser)
-    add_as_of_argument(parser, "--to")
+    add_time_arguments(parser)
+    add_as_of_argument(parser)
     add_refused_arguments(parser, _REFUSED)
     parser.add_argument(
         "--rules",
@@ -107,6 +113,7 @@ def run(options: argparse.Namespace) -> int:
     seeds = _seeds(options)
     policy = policy_given(options)
     as_of = as_of_given(options)
+    check_times(options.from_us, as_of)
     if asked == [RECORDED]:
         print(
             "no other rules were given (--set, --broker-version, --rules, --matrix, --priority-level): the recorded ones "
@@ -127,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
             matrix = _matrix(log, options, given)
             rules = [*asked, *(with_priorities(rules, priorities) for rules in matrix)]
             tolerated = compare.OrderLimits.of(policy.rule_for(log.topic, log.subscription))
-            predicted = compare.rows_of(log, rules, seeds=seeds)
+            predicted = compare.rows_of(log, rules, seeds=seeds, from_us=options.from_us)
             found.append([replace(row, tolerated=tolerated) for row in predicted])
         progress("")
         problem = set_aside(recording)
@@ -151,6 +158,8 @@ def run(options: argparse.Namespace) -> int:
     names = [(row.cluster, row.subscription, row.subscription_type) for row in groups]
     for name in dict.fromkeys(names):
         _print([row for row, its in zip(groups, names, strict=True) if its == name], options)
+    if not options.json:
+        print(tell.failed(rows), end="")
     if not options.json and any(row.assumptions for row in rows):
         print(f"{tell.LEGEND}\n\n{tell.assumptions(rows)}")
     given_verdicts = {row.verdict for row in rows}
@@ -180,7 +189,9 @@ def _matrix(
 
 
 def _print_all(found: Sequence[Sequence[compare.Row]], options: argparse.Namespace) -> None:
-    """Print every dispatcher for programs; for people, of many dispatchers only those whose verdict is not PASS."""
+    """Print every dispatcher for programs; for people the worst first, and of many dispatchers none that is PASS."""
+    if not options.json:
+        found = sorted(found, key=lambda some: max(map(_badness, some)), reverse=True)
     if options.json or len(found) <= _MOST_TABLES:
         for some in found:
             _print(some, options)
@@ -192,6 +203,12 @@ def _print_all(found: Sequence[Sequence[compare.Row]], options: argparse.Namespa
         f"{found[0][0].recording}: {len(found)} dispatchers, order violations or no prediction for {len(telling)} of them "
         f"({min(len(telling), _MOST_TABLES)} shown; --json has all)\n"
     )
+
+
+def _badness(row: compare.Row) -> tuple[bool, bool, int]:
+    """FAIL before UNKNOWN before PASS, then by predicted order violations."""
+    violations = 0 if row.simulated is None else row.simulated.order_violations
+    return row.verdict == FAIL, row.verdict != PASS, violations
 
 
 def _print(rows: Sequence[compare.Row], options: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.catalogue import PER_KEY_ORDER
 from dispatch_core.audit.policy.rules import Rule
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
+from dispatch_core.audit.unsent_entries import positions_sent
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
@@ -79,15 +80,16 @@ class FirstConsumers:
         same = (at >= 0) & (np.append(other.consumer, -1)[at] == self.consumer)
         return round(float(same.mean()), 4)
 
-    @property
-    def begin(self) -> tuple[int, int] | None:
-        """The lowest position."""
-        return (int(self.ledger[0]), int(self.entry[0])) if len(self.ledger) else None
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One recorded dispatcher, ready to be simulated under any rules. ``recorded``: the measures of the recording."""
+    """One recorded dispatcher, ready to be simulated under any rules.
+
+    Attributes:
+        recorded: the measures of the recording.
+        begin: the lowest position (ledger, entry) that was sent; ``None`` = nothing was.
+        from_us: what happened before this time is not measured, microseconds since the epoch; ``None`` = all is.
+    """
 
     recording: str
     cluster: str
@@ -98,7 +100,9 @@ class Case:
     deliveries: Deliveries | None = field(repr=False)  # of the load under the recorded rules
     recorded: Measures = field(repr=False)
     first: FirstConsumers = field(repr=False)
+    begin: tuple[int, int] | None
     assumptions: tuple[str, ...]
+    from_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,8 @@ class Confidence:
 class Row:
     """A prediction: one dispatcher, or all topics of a subscription (``topic`` empty), under one set of rules.
 
-    ``simulated`` and ``confidence`` are ``None`` where it could not be simulated: ``problem`` says why.
+    ``recorded_rules``: the profile of the recording; ``None`` = not known, or of several topics. ``simulated`` and
+    ``confidence`` are ``None`` where it could not be simulated: ``problem`` says why.
     """
 
     recording: str
@@ -214,6 +219,7 @@ class Row:
     warnings: tuple[str, ...] = ()
     problem: str | None = None
     tolerated: OrderLimits = NO_VIOLATION
+    recorded_rules: str | None = None
 
     @property
     def shown(self) -> Outcome | None:
@@ -251,15 +257,16 @@ class Row:
         return found
 
 
-def case_of(log: DispatcherLog) -> Case:
+def case_of(log: DispatcherLog, from_us: int | None = None) -> Case:
     """Measure a recorded log and take its load from it. Raises ``DispatchAuditError`` for one that cannot be simulated.
 
-    A trace is reduced to its log of level E first, because a simulated log has no trace either.
+    A trace is reduced to its log of level E first, because a simulated log has no trace either. ``from_us``: simulate all of
+    the log, and measure only what happens from this time on, microseconds since the epoch.
     """
     log = replace(log, events=without_trace(log.events)[0])
     load = load_of(log)
     deliveries = deliveries_of(load)
-    audit = audit_whole(log)
+    audit = audit_whole(log, from_us=from_us)
     return Case(
         recording=log.recording,
         cluster=log.cluster,
@@ -268,10 +275,19 @@ def case_of(log: DispatcherLog) -> Case:
         incarnation=log.incarnation,
         load=load,
         deliveries=deliveries,
-        recorded=measures(log, audit),
+        recorded=measures(log, audit, from_us=from_us),
         first=FirstConsumers.of(audit.deliveries),
+        begin=_lowest(*positions_sent(log.events)),
         assumptions=assumptions_of(load, deliveries),
+        from_us=from_us,
     )
+
+
+def _lowest(ledger: Ints, entry: Ints) -> tuple[int, int] | None:
+    if not len(ledger):
+        return None
+    lowest = int(ledger.min())
+    return lowest, int(entry[ledger == lowest].min())
 
 
 def outcome(
@@ -288,9 +304,10 @@ def outcome(
     """
     load = case.load.with_priorities(priorities or {}, EVERYBODY)
     log = simulate(load, profile, seed=seed, deliveries=case.deliveries, timers=timers)
-    audit = audit_whole(log)
+    audit = audit_whole(log, from_us=case.from_us)
     there = FirstConsumers.of(audit.deliveries)
-    return Outcome(seed, measures(log, audit, begin=case.first.begin), case.first.shared_with(there))
+    measured = measures(log, audit, begin=case.begin, from_us=case.from_us)
+    return Outcome(seed, measured, case.first.shared_with(there))
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,10 +324,15 @@ def compare(logs: Sequence[DispatcherLog], rules: Sequence[RuleSet], *, seeds: i
     return Comparison(rows, tuple(groups_of(rows)))
 
 
-def rows_of(log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int]) -> Iterator[Row]:
-    """The predictions for one log, in the order of ``rules``. A log that cannot be simulated gives rows with ``problem``."""
+def rows_of(
+    log: DispatcherLog, rules: Sequence[RuleSet], *, seeds: Sequence[int], from_us: int | None = None
+) -> Iterator[Row]:
+    """The predictions for one log, in the order of ``rules``. A log that cannot be simulated gives rows with ``problem``.
+
+    ``from_us``: see ``case_of``.
+    """
     try:
-        case = case_of(log)
+        case = case_of(log, from_us)
     except DispatchAuditError as error:
         yield from (_row(log, None, rule_set, problem=str(error)) for rule_set in rules)
         return
@@ -376,6 +398,7 @@ def _row(
         assumptions=() if case is None else case.assumptions,
         warnings=() if profile is None else (*profile.warnings, *without_effect(rules, profile)),
         problem=problem,
+        recorded_rules=None if case is None or case.load.profile is None else case.load.profile.name,
     )
 
 

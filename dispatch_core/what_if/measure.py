@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dispatch_core.audit.catalogue import DOCUMENTED, HANDOVER
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.entry_waits import percentiles, waits_us
-from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, published_us
+from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, positions_sent, published_us
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of
@@ -114,7 +114,8 @@ class Measures:
             of the hash pending.
         messages_of, keys_of: by consumer name; ``fair_of``: messages in proportion to the share of the hash space.
         active_topics: by consumer name, the topics for which it was active longest.
-        from_us, until_us: time of the first line of the log, and of the last first delivery.
+        from_us, until_us: time of the first line of the log or of the beginning of what is measured, and of the last first
+            delivery.
     """
 
     topics: int = 0
@@ -149,7 +150,7 @@ class Measures:
 
     @property
     def throughput_per_s(self) -> float | None:
-        """Messages sent for the first time per second, from the first line of the log to the last of them."""
+        """Messages sent for the first time per second, from ``from_us`` to the last of them."""
         if self.from_us is None or self.until_us is None or self.until_us <= self.from_us:
             return None
         return round(self.messages * 1_000_000 / (self.until_us - self.from_us), 3)
@@ -194,10 +195,20 @@ class Measures:
         }
 
 
-def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | None = None) -> Measures:
+def measures(
+    log: DispatcherLog,
+    audit: WholeAudit,
+    *,
+    begin: tuple[int, int] | None = None,
+    from_us: int | None = None,
+) -> Measures:
     """Measure one dispatcher's log of any level.
 
-    ``begin``: the first position (ledger, entry) that the subscription has to get; default: the lowest that was sent.
+    Args:
+        log: the log.
+        audit: the result of ``audit_whole`` for it.
+        begin: the first position (ledger, entry) that the subscription has to get; default: the lowest that was sent.
+        from_us: the beginning of what was audited, microseconds since the epoch; ``None`` = the log's.
     """
     sent = audit.deliveries
     first = sent.filter(pc.equal(sent["delivery_number"], 1))
@@ -218,7 +229,7 @@ def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | 
         double_outstanding=counts["double_outstanding"],
         duplicates=counts["duplicate_after_ack"],
         redelivered=counts["redelivered"] + counts["overtaken_redelivery"],
-        never_sent=_never_sent(log.messages, first, begin),
+        never_sent=_never_sent(log, begin),
         wait_ms=waits.spread(),
         key_wait_ms_max=key_waits.spread(),
         blocked_message_s=_seconds(audit.blocked, "message_ms"),
@@ -231,7 +242,7 @@ def measures(log: DispatcherLog, audit: WholeAudit, *, begin: tuple[int, int] | 
             if row["hash_share"] is not None
         },
         active_topics=_active(log, audit.ownership) if single else {},
-        from_us=log.start_t_us,
+        from_us=log.start_t_us if from_us is None else max(from_us, log.start_t_us or from_us),
         until_us=pc.max(first["t_us"]).as_py() if first.num_rows else None,
         waits=waits.coarse(),
         key_waits=key_waits.coarse(),
@@ -311,12 +322,13 @@ def _waits(first: pa.Table) -> tuple[Waits, Waits]:
     return waits, Waits.of(_ints(longest), np.ones(len(longest), np.int64))
 
 
-def _never_sent(messages: pa.Table, first: pa.Table, begin: tuple[int, int] | None) -> int:
+def _never_sent(log: DispatcherLog, begin: tuple[int, int] | None) -> int:
     """Return how many stored entries, from ``begin`` on, nobody was sent; all of them where nothing was sent at all."""
     unsent = UnsentEntries()
-    unsent.stored(*positions_of(messages), published_us(messages))
-    unsent.sent(*positions_of(first))
-    return unsent.count(begin if begin is not None or first.num_rows else (-1, -1))
+    unsent.stored(*positions_of(log.messages), published_us(log.messages))
+    ledger, entry = positions_sent(log.events)
+    unsent.sent(ledger, entry)
+    return unsent.count(begin if begin is not None or len(ledger) else (-1, -1))
 
 
 def _active(log: DispatcherLog, ownership: pa.Table) -> dict[str, int]:

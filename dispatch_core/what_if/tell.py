@@ -6,7 +6,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dispatch_core.audit.sentences.names import printable, shown
+from dispatch_core.audit.promises.promise import FAIL
+from dispatch_core.audit.sentences.lists import counted, worst_first
+from dispatch_core.audit.sentences.names import printable, rules_called, shown
+from dispatch_core.times import date_and_clock
 from dispatch_core.what_if.compare import HIGH, Row
 from dispatch_core.what_if.measure import Measures, Spread
 
@@ -80,6 +83,10 @@ def for_people(rows: Sequence[Row]) -> str:
     table = [list(_COLUMNS)]
     if recorded is not None:
         title += f": {recorded.messages} messages to {len(recorded.messages_of)} consumers"
+        about = rules_called(first.recorded_rules) if first.topic else ""
+        if recorded.from_us is not None and recorded.until_us is not None:
+            about += f"{', ' if about else ''}{date_and_clock(recorded.from_us)} to {date_and_clock(recorded.until_us)} UTC"
+        title += f"\n  {about}" if about else ""
         table.append(["recorded", *_cells(recorded), "", ""])
     for row in rows:
         if row.simulated is None:
@@ -89,6 +96,19 @@ def for_people(rows: Sequence[Row]) -> str:
         sure = "-" if row.confidence is None else row.confidence.level
         table.append([shown(row.rules.name), *_cells(row.simulated), same, sure])
     return "\n".join([title, *_aligned(table), *_active(rows, recorded), *_remarks(rows)]) + "\n"
+
+
+def failed(rows: Sequence[Row]) -> str:
+    """List the predictions that fail, the worst first; empty if there are not several dispatchers."""
+    found = [(row, row.simulated) for row in rows if row.verdict == FAIL and row.simulated is not None]
+    found.sort(key=lambda pair: -pair[1].order_violations)
+    lines = [
+        f"{shown(row.recording)}  {shown(row.topic)}  {shown(row.subscription)}  {shown(row.rules.name)}: "
+        f"{counted(measured.order_violations, 'order violation', 'order violations')} of "
+        f"{counted(measured.keys_out_of_order, 'key', 'keys')}"
+        for row, measured in found
+    ]
+    return worst_first(lines, len({(row.recording, row.topic, row.subscription) for row in rows}))
 
 
 def assumptions(rows: Sequence[Row]) -> str:

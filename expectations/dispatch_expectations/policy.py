@@ -65,6 +65,13 @@ def current_policy() -> Policy:
     return load_policy(_current())
 
 
+def current_text() -> str:
+    """Return the text of that policy, for a process that has no such file. Raises ``PolicyError`` for one with mistakes."""
+    current_policy()
+    path = _current()
+    return (shipped_text() if path is None else content_of(path)).decode()
+
+
 def current_alert_rules() -> AlertRules:
     """Read the section ``alerts`` alone: mistakes elsewhere in the file do not keep its news from the channels.
 

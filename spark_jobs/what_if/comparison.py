@@ -12,16 +12,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dispatch_core.audit.policy.reader import PolicyReader, shipped_rules
+from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording import schema
-from dispatch_core.what_if.compare import Row, groups_of, rows_of
+from dispatch_core.times import micros
+from dispatch_core.what_if.compare import OrderLimits, Row, groups_of, rows_of
 from dispatch_core.what_if.rules import RECORDED, SEEDS, RuleSet
 from dispatch_core.what_if.tell import as_json
 from spark_jobs import stage_command
@@ -55,41 +59,56 @@ def what_if(
 ) -> pa.Table:
     """Predict the deliveries of the interval's dispatchers under ``rules``; return rows of ``PREDICTIONS``, sorted.
 
-    A dispatcher's log is read from its beginning up to the interval's end. A log that cannot be read does not stop the
-    others.
+    A dispatcher's log is read and simulated from its beginning up to the interval's end, and what happens in the interval is
+    measured. A log that cannot be read does not stop the others.
     """
     found = dispatchers(spark, warehouse, span)
     return predictions(spark, found, Request(rules=tuple(rules), seeds=seeds), span)
 
 
 def predictions(
-    spark: SparkSession, found: Sequence[dict[str, Any]], wanted: Request, span: Interval
+    spark: SparkSession,
+    found: Sequence[dict[str, Any]],
+    wanted: Request,
+    span: Interval,
+    policy: PolicyRules | None = None,
 ) -> pa.Table:
-    """Do the same for some dispatchers (of ``spark_jobs.replay.dispatcher_files``), as a request says."""
+    """Do the same for some dispatchers (of ``spark_jobs.replay.dispatcher_files``), as a request says.
+
+    ``policy``: how many order violations are tolerated; ``None`` = what the shipped policy says.
+    """
+    policy = shipped_rules() if policy is None else policy
+    from_us = micros(span.start)
     # Which rules a matrix has is known only when the log is read, so one task makes all of them.
     single = [Request(rules=(rule,), seeds=wanted.seeds) for rule in wanted.rules]
     requests = [wanted] if wanted.matrix else single
-    tasks = [(dispatcher, part) for dispatcher in found for part in requests]
+    tasks = [(dispatcher, part, from_us) for dispatcher in found for part in requests]
     if not tasks:
         return PREDICTIONS.empty_table()
     with tasks_done(spark, f"what-if {span.name}: simulations done", len(tasks)):
         made = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(_predict).collect()
-    rows = [row for row in made if isinstance(row, Row)]
-    predicted = [_row_of(row) if isinstance(row, Row) else row for row in made]
+    judged = [
+        replace(row, tolerated=OrderLimits.of(policy.rule_for(row.topic, row.subscription)))
+        if isinstance(row, Row)
+        else row
+        for row in made
+    ]
+    predicted = [_row_of(row) if isinstance(row, Row) else row for row in judged]
     predicted.sort(
         key=lambda row: (row["cluster"], row["topic"], row["subscription"], row["incarnation"] or 0)
     )
-    return pa.Table.from_pylist([*predicted, *map(_row_of, groups_of(rows))], schema=PREDICTIONS)
+    groups = groups_of(row for row in judged if isinstance(row, Row))
+    return pa.Table.from_pylist([*predicted, *map(_row_of, groups)], schema=PREDICTIONS)
 
 
-def _predict(task: tuple[dict[str, Any], Request]) -> list[Row | dict[str, Any]]:
+def _predict(task: tuple[dict[str, Any], Request, int]) -> list[Row | dict[str, Any]]:
     """Predict the incarnations of one dispatcher; rows of ``PREDICTIONS`` with the reason if its log cannot be read."""
-    dispatcher, wanted = task
+    dispatcher, wanted, from_us = task
     try:
         return [
             row
             for log in load_logs(dispatcher)
-            for row in rows_of(log, wanted.rules_for(log), seeds=range(wanted.seeds))
+            for row in rows_of(log, wanted.rules_for(log), seeds=range(wanted.seeds), from_us=from_us)
         ]
     except DispatchAuditError as error:
         where = {name: dispatcher[name] for name in schema.DISPATCHER_KEY}
@@ -114,11 +133,16 @@ def _row_of(row: Row) -> dict[str, Any]:
 
 
 def compare(
-    spark: SparkSession, warehouse: Place, span: Interval, wanted: Request, out: Place
+    spark: SparkSession,
+    warehouse: Place,
+    span: Interval,
+    wanted: Request,
+    out: Place,
+    policy: PolicyRules | None = None,
 ) -> dict[str, Any]:
     """Predict, and write the comparison into the folder ``out`` in place of an earlier one; return a summary.
 
-    Raises ``RequestError`` if the interval has no dispatcher or the patterns match none.
+    ``policy``: see ``predictions``. Raises ``RequestError`` if the interval has no dispatcher or the patterns match none.
     """
     began = datetime.now(UTC)
     _check_interval(warehouse, span)
@@ -133,7 +157,7 @@ def compare(
     say(
         f"what-if {span.name}: {len(found)} of {len(there)} dispatchers, {wanted.seeds} simulations per rules"
     )
-    rows = predictions(spark, found, wanted, span).to_pylist()
+    rows = predictions(spark, found, wanted, span, policy).to_pylist()
     write_comparison(out, {"interval_start": span.start.isoformat(), **wanted.as_json()}, rows)
     verdicts = Counter(row["verdict"] for row in rows if row["topic"] is not None)
     return {
@@ -201,6 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="by broker.conf name",
     )
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="simulations per rules")
+    parser.add_argument(
+        "--policy-text",
+        metavar="YAML",
+        help="the audit policy: how many order violations are tolerated (default: the shipped one)",
+    )
     options = parser.parse_args(arguments)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
@@ -212,6 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subscriptions=options.subscriptions,
             seeds=options.seeds,
         )
-        return compare(spark, options.warehouse, span, wanted, options.out)
+        policy = None
+        if options.policy_text is not None:
+            policy = PolicyReader("--policy-text", options.policy_text.encode()).policy_rules()
+        return compare(spark, options.warehouse, span, wanted, options.out, policy)
 
     return stage_command.run(options, work, lambda _span: 0)

@@ -8,6 +8,9 @@ from typing import Final
 
 #: Names that a sentence lists before it counts the others.
 MOST_LISTED: Final = 6
+#: Number of dispatchers from which those that failed are listed once more, and of the lines of that list.
+_LISTED_FROM: Final = 3
+_MOST_FAILED: Final = 10
 
 
 def listed(
@@ -59,6 +62,25 @@ def _follow(positions: Sequence[str]) -> bool:
 def plural(count: int, singular: str, plural_form: str) -> str:
     """Choose the word for ``count`` things."""
     return singular if count == 1 else plural_form
+
+
+def worst_first(lines: Sequence[str], dispatchers: int) -> str:
+    """Return the list that ends the output about several dispatchers: those that failed, the worst first.
+
+    Args:
+        lines: what failed, the worst first.
+        dispatchers: how many were judged; of fewer than three there is no list.
+
+    >>> print(worst_first(["orders: out_of_order 3"], 3), end="")
+    worst first:
+      orders: out_of_order 3
+    <BLANKLINE>
+    """
+    if not lines or dispatchers < _LISTED_FROM:
+        return ""
+    more = len(lines) - _MOST_FAILED
+    tail = [f"… and {more} more; --failed-only shows all"] if more > 0 else []
+    return "\n  ".join(["worst first:", *lines[:_MOST_FAILED], *tail]) + "\n\n"
 
 
 def counted(count: int, singular: str, plural_form: str) -> str:

@@ -27,7 +27,7 @@ REFUSED = {
     "verify": {"--from": "first line", "--complete": "line by line", "--policy": "audit takes a policy"},
     "stats": {"--complete": "of a moment", "--policy": "audit takes a policy"},
     "diagnose": {"--from": "since when", "--complete": "however short", "--policy": "audit takes a policy"},
-    "what-if": {"--from": "first line", "--complete": "never_sent"},
+    "what-if": {"--complete": "never_sent"},
     "minimize": {"--from": "what causes it"},
     "strip": COPIES,
     "convert": COPIES,

@@ -165,7 +165,6 @@ def test_first_consumers_are_compared_by_position() -> None:
     nothing = FirstConsumers(*(np.empty(0, np.int64),) * 3)
     assert nothing.shared_with(here) is None
     assert here.shared_with(nothing) == 0.0
-    assert (here.begin, nothing.begin) == ((1, 0), None)
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +183,23 @@ def test_the_recorded_rules_do_what_was_recorded_and_draining_hashes_keep_order(
     assert draining.profile == "4.2.4 sticky key, draining hashes, consistent hashing"
     assert draining.simulated is not None
     assert draining.simulated.messages + draining.simulated.never_sent == 720
+
+
+def test_what_happens_from_a_time_on_is_measured_and_all_is_simulated(classic: DispatcherLog) -> None:
+    """First deliveries before and after a time are all of them; none that was sent before it counts as never sent."""
+    assert classic.start_t_us is not None
+    from_us = classic.start_t_us + 2_000_000
+    whole, later = compare.case_of(classic), compare.case_of(classic, from_us)
+    before = whole.first.ledger.size - later.first.ledger.size
+    assert 0 < before < whole.first.ledger.size
+    assert later.recorded.entries == whole.recorded.entries - before
+    assert later.recorded.never_sent == whole.recorded.never_sent == 0
+    assert 0 < later.recorded.order_violations < whole.recorded.order_violations
+    assert (later.begin, later.recorded.from_us) == (whole.begin, from_us)
+    profile = named("ch").profile_for(classic)
+    all_of_it, end = (compare.outcome(case, profile, 0).measures for case in (whole, later))
+    assert 0 < end.entries < all_of_it.entries
+    assert (end.never_sent, end.until_us) == (all_of_it.never_sent, all_of_it.until_us)
 
 
 def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: DispatcherLog) -> None:

@@ -65,6 +65,38 @@ def test_json_sets_recorded_and_simulated_side_by_side(capsys: pytest.CaptureFix
     assert found["over_seeds"]["order_violations"] == [0, 0]
 
 
+def test_from_leaves_out_what_happened_before(capsys: pytest.CaptureFixture[str]) -> None:
+    """The restarts of this recording are over in its last half second."""
+    main(["what-if", "--json", "--seeds", "1", "--from", "2026-11-21T08:24:24.400Z", str(CLASSIC)])
+    (found,) = lines(capsys)
+    assert 0 < found["recorded"]["messages"] < 720
+    assert found["recorded"]["never_sent"] == 0
+    assert main(["what-if", "--from", "2026-11-22", "--to", "2026-11-21", str(CLASSIC)]) == 2
+    assert "--from is later than --to" in capsys.readouterr().err
+
+
+def test_people_see_the_recorded_rules_and_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["what-if", "--rules", "ch", "--seeds", "1", str(CLASSIC)]) == 0
+    title, about, *_ = capsys.readouterr().out.splitlines()
+    assert title.endswith("720 messages to 3 consumers")
+    assert about.startswith(
+        "  Pulsar 4.2.4 sticky key, classic, read position, consistent hashing, 2026-11-21 08:24:21.936 to"
+    )
+
+
+def test_people_see_the_worst_dispatcher_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three dispatchers two fail, the second of them worse."""
+    for name, source in (("a", ROLLING), ("b", FAILOVER), ("c", CLASSIC)):
+        shutil.copytree(source, tmp_path / "all" / name)
+    assert main(["what-if", "--rules", "classic-ch", "--seeds", "1", str(tmp_path / "all")]) == 1
+    out = capsys.readouterr().out
+    listed = out[out.index("worst first:\n") :].splitlines()
+    assert {line.split()[0] for line in listed[1:3]} == {"all/c", "all/a"}
+    counts = [int(line.split(": ")[-1].split()[0]) for line in listed[1:3]]
+    assert counts[0] > counts[1] > 0
+    assert listed[3] == ""
+
+
 def test_predicted_violations_exit_with_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--json", "--rules", "classic-ch", "--seeds", "1", str(ROLLING)]) == 1
     (found,) = lines(capsys)
@@ -84,7 +116,7 @@ def test_the_same_arguments_print_the_same(capsys: pytest.CaptureFixture[str]) -
 def test_the_matrix_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--matrix", "--seeds", "1", str(CLASSIC)]) == 1
     out = capsys.readouterr().out
-    names = [row.split()[0] for row in out.splitlines()[2:13]]
+    names = [row.split()[0] for row in out.splitlines()[3:14]]
     assert names[:6] == [
         "recorded",
         "4.2.4-ch",
@@ -94,7 +126,7 @@ def test_the_matrix_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) ->
         "3.0.17-ch",
     ]
     assert "assumed:" in out
-    widths = {len(row) for row in out.splitlines()[1:13] if row.endswith(("high", "sure"))}
+    widths = {len(row) for row in out.splitlines()[2:14] if row.endswith(("high", "sure"))}
     assert len(widths) == 1
 
 

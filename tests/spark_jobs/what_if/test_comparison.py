@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dispatch_core.audit.policy.reader import PolicyReader
+from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.times import micros
 from dispatch_core.what_if.compare import rows_of
 from dispatch_core.what_if.rules import named
 from dispatch_core.what_if.tell import as_json
-from spark_jobs.intervals import interval
-from spark_jobs.what_if.comparison import compare, what_if
+from spark_jobs.intervals import Interval, interval
+from spark_jobs.replay.dispatcher_files import dispatchers
+from spark_jobs.what_if.comparison import compare, predictions, what_if
 from spark_jobs.what_if.request import RequestError, request
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ def test_tasks_predict_what_one_process_predicts(spark: SparkSession, sample: Ho
         (log.topic, row.rules.name): as_json(row)
         for source in find_recordings([SAMPLE])
         for log in read_recording(source).logs
-        for row in rows_of(log, rules, seeds=[0])
+        for row in rows_of(log, rules, seeds=[0], from_us=micros(sample.span.start))
     }
     for row in topics:
         there = direct[row["topic"], row["rules"]]
@@ -44,6 +48,28 @@ def test_tasks_predict_what_one_process_predicts(spark: SparkSession, sample: Ho
         assert (here["recorded"], row["verdict"]) == (there["recorded"], there["verdict"])
     restarts = {row["rules"]: row["verdict"] for row in topics if "rolling-restart-ch" in row["topic"]}
     assert restarts == {"ch": "PASS", "classic-ch": "FAIL"}
+
+
+def test_the_interval_is_measured_and_the_policy_tolerates(spark: SparkSession, sample: Home) -> None:
+    """An interval that begins amid the recordings has a part of the deliveries; a policy may allow violations."""
+    begin = sample.span.start.replace(hour=8, minute=24, second=17)
+    later = Interval(begin, sample.span.end)
+    wanted = request(["classic-ch"], seeds=1)
+    restarted = [
+        row
+        for row in dispatchers(spark, sample.warehouse, sample.span)
+        if "rolling-restart-ch" in row["topic"]
+    ]
+
+    def predicted(span: Interval, policy: PolicyRules | None = None) -> dict[str, Any]:
+        (row,) = predictions(spark, restarted, wanted, span, policy).to_pylist()
+        return row | {"recorded": json.loads(row["prediction"])["recorded"]}
+
+    whole, end = predicted(sample.span), predicted(later)
+    assert 0 < end["recorded"]["messages"] < whole["recorded"]["messages"]
+    text = "version: 1\nrules:\n- name: all\n  topics: '*'\n  per_key_order: {out_of_order: any, split_key: any}\n"
+    tolerant = PolicyReader("policy", text.encode()).policy_rules()
+    assert (whole["verdict"], predicted(sample.span, tolerant)["verdict"]) == ("FAIL", "PASS")
 
 
 def test_an_interval_without_dispatchers_has_no_predictions(spark: SparkSession, sample: Home) -> None:
