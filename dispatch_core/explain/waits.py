@@ -55,6 +55,7 @@ _FREED_BY: Final[dict[str, tuple[tuple[int, ...], str]]] = {
     "unacked_limit_consumer": (_ENDS_HOLDING, "waiting"),
     "unacked_limit_subscription": (_ENDS_HOLDING, ""),
     "no_consumer": ((ADDED,), ""),
+    **dict.fromkeys(_RECENTLY_JOINED, ((ACK, ACK_CUMULATIVE), "")),
     "uncovered_range": ((ADDED,), ""),
 }
 
@@ -509,8 +510,7 @@ def _episode(record: Record, run: list[_Piece], end_us: int) -> Episode:
         -1,
         _phantom_since(record, hold_parts[0], end_us if until_us is None else until_us),
     )
-    pending = _pinning(record, hold_parts[:_MOST_LOOKED_AT], run[0].from_us)
-    return replace(episode, freed_op=_freed(record, episode, pending, last))
+    return replace(episode, freed_op=_freed(record, episode, hold_parts, last))
 
 
 def _behind(hold_parts: list[_HoldPart]) -> tuple[tuple[str, ...], int]:
@@ -529,29 +529,20 @@ def _place(position: str) -> tuple[int, ...]:
     return tuple(map(int, position.split(":")))
 
 
-def _pinning(record: Record, hold_parts: list[_HoldPart], from_us: int) -> npt.NDArray[np.int32]:
-    """Return the deliveries that were pending and for that reason held back the entries of these parts."""
-    reason, history = hold_parts[0].reason, record.history
-    begin, waiting = record.op_behind(from_us), record.place_of(hold_parts[0].waiting)
+def _pinning(record: Record, hold_parts: list[_HoldPart]) -> npt.NDArray[np.int32]:
+    """Return the deliveries for which the hashes of these parts drained when the parts began."""
+    history = record.history
     everything = np.arange(len(history), dtype=np.int64)
-    joins = np.flatnonzero((history.op_code == ADDED) & (history.op_consumer == waiting))
-    joined = int(joins[-1]) + 1 if len(joins) else begin
-    if reason == DRAINING:
-        found = [
-            record.held_at(
-                record.op_behind(each.from_us),
-                everything[history.entry_hash == each.hold.hash],
-                record.place_of(each.part.holder),
-            )
-            for each in hold_parts
-            if each.hold.hash is not None
-        ]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
-    if reason in _RECENTLY_JOINED:
-        before = record.held_at(joined - 1, everything)
-        handed_out = np.unique(record.deliveries[before, at.ENTRY]).astype(np.int64)
-        return record.held_at(max(joined, begin), handed_out)
-    return np.empty(0, np.int32)
+    found = [
+        record.held_at(
+            record.op_behind(each.from_us),
+            everything[history.entry_hash == each.hold.hash],
+            record.place_of(each.part.holder),
+        )
+        for each in hold_parts
+        if each.reason == DRAINING and each.hold.hash is not None
+    ]
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int32)
 
 
 def _phantom_since(record: Record, hold_part: _HoldPart, until_us: int) -> int | None:
@@ -573,27 +564,28 @@ def _phantom_since(record: Record, hold_part: _HoldPart, until_us: int) -> int |
     return since if until_us - since > _BREAK_US else None
 
 
-def _freed(record: Record, episode: Episode, pending: npt.NDArray[np.int32], last: _Piece) -> int:
+def _freed(record: Record, episode: Episode, hold_parts: list[_HoldPart], last: _Piece) -> int:
     """Return the last operation that can have ended the episode; -1 = none.
 
-    It lies before the delivery of the entries, or where another rule held them afterwards, before that began.
+    It lies before the delivery of the entries. What ends a wait for a consumer that joined recently is the last of many
+    acknowledgements, which is where the rule no longer held.
     """
     if episode.reason is None or last.delivery < 0 or episode.until_us is None:
         return -1
     d, history = record.deliveries, record.history
     sent = min(int(d[last.delivery, at.OPERATION]), record.op_behind(episode.until_us))
+    since_us = episode.from_us
+    if episode.reason in _RECENTLY_JOINED:
+        ends_us = max([part.until_us for part in hold_parts if part.until_us is not None], default=since_us)
+        sent, since_us = min(sent, record.op_behind(ends_us)), max(since_us, ends_us - BRIEF_US)
+    pending = _pinning(record, hold_parts[:_MOST_LOOKED_AT])
     if len(pending):
-        if episode.reason == DRAINING:
-            ended = d[pending, at.END_OPERATION]
-        else:  # all of these entries had to be acknowledged, by any consumer
-            ended = d[
-                np.isin(d[:, at.ENTRY], d[pending, at.ENTRY]) & (d[:, at.END] == at.ACKED), at.END_OPERATION
-            ]
+        ended = d[pending, at.END_OPERATION]
         ended = ended[(ended >= 0) & (ended < sent)]
         return int(ended.max()) if len(ended) else -1
     codes, whose = _FREED_BY.get(episode.reason, ((), ""))
     near = np.arange(record.first_op, sent)
-    near = near[np.isin(history.op_code[near], codes) & (history.op_t_us[near] >= episode.from_us)]
+    near = near[np.isin(history.op_code[near], codes) & (history.op_t_us[near] >= since_us)]
     if whose:
         near = near[history.op_consumer[near] == record.place_of(episode.waiting)]
     return int(near[-1]) if len(near) else -1

@@ -34,6 +34,7 @@ from tests.dispatch_core.explain.explanations import (
     DRAIN,
     FAILOVER,
     NEGATIVE,
+    SAMPLES,
     explained,
     flow,
     known,
@@ -186,6 +187,14 @@ def test_a_draining_hash_names_its_holder_and_the_pending_ids(level: str) -> Non
     assert episode.phantom_since_us is None
     (freed,) = texts(explanation, "freed")
     assert freed == "c1 acknowledges 3:37: that lets them go"
+
+
+def test_the_last_of_many_acks_ends_the_wait_of_a_consumer_that_joined_recently() -> None:
+    """w8 joins while 3:171 is the last entry that was read; 17 acks by three consumers follow, until all is acknowledged."""
+    record, audit = of(read(SAMPLES.parents[1] / "stalls" / "4.2.4" / "stall-classic"))
+    explanation = explanation_of(record, subject_of(record, key="key-8"), audit)
+    (freed,) = [moment for moment in explanation.moments if moment.seq == 409]
+    assert freed.text == "w8 acknowledges 3:169 to 3:171: that lets them go"
 
 
 @pytest.mark.parametrize(("name", "level"), BOTH)
