@@ -73,6 +73,7 @@ from dispatch_core.broker.state import (
     NOBODY,
     PENDING_READ,
     PENDING_REPLAY,
+    READ_POSITION,
     READ_SIZE,
     REDELIVERS_IN_ONE_BATCH,
     REWIND_DUE,
@@ -456,23 +457,27 @@ def trim(st: State, ledger_start: int) -> None:
 def issue_replay(st: State, plan: I64) -> int:
     """Issue the replay read of a plan: entries that are acknowledged already leave the replay set.
 
-    Returns how many those are. If all are, no read is pending. Source: PersistentDispatcherMultipleConsumers
-    .asyncReplayEntries.
+    Returns how many those are. If all are, no read is pending. A cursor that was rewound moves past the entries of the read that
+    it would read next. Source: asyncReplayEntries of PersistentDispatcherMultipleConsumers and of ManagedCursorImpl.
 
-    A replay read of entries 0 and 1, of which 0 is acknowledged:
+    A replay read of entries 0 and 1, of which 0 is acknowledged, of a cursor that would read 1 next:
 
     >>> import numpy as np
-    >>> from dispatch_core.broker.state import example_state
+    >>> from dispatch_core.broker.state import READ_POSITION, example_state
     >>> st = example_state(entries=2)
-    >>> st.deleted[0] = 1
+    >>> st.deleted[0], st.s[READ_POSITION] = 1, 1
     >>> int(issue_replay(st, np.array([1, 2, 0, 1])))  # the plan: replay read, two entries, their ordinals
     1
+    >>> int(st.s[READ_POSITION])
+    2
     """
     gone = 0
     for at in range(2, 2 + plan[1]):
         if st.deleted[plan[at]] == 1:
             remove_from_replay(st, plan[at])
             gone += 1
+        elif plan[at] == st.s[READ_POSITION]:
+            st.s[READ_POSITION] += 1
     if gone == plan[1]:
         st.s[PENDING_REPLAY] = 0
     return gone
