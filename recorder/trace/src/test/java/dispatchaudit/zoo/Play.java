@@ -1,0 +1,369 @@
+package dispatchaudit.zoo;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import dispatchaudit.harness.StandaloneBroker;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import org.apache.pulsar.broker.service.Dispatcher;
+import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
+import org.apache.pulsar.client.admin.PulsarAdmin;
+import org.apache.pulsar.client.api.BatcherBuilder;
+import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.KeySharedPolicy;
+import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.Producer;
+import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.Schema;
+import org.apache.pulsar.client.api.SubscriptionType;
+
+/**
+ * One schedule on a topic of its own. After each step the consumers receive what has come, and the promises are checked as
+ * {@code dispatch_core.hunt.promises} checks them, as far as clients can see.
+ */
+final class Play implements AutoCloseable {
+    private static final String SUBSCRIPTION = "zoo";
+    /** The broker has done what follows from a step after so long. */
+    private static final int SETTLE_MS = 100;
+    /** What has not come after so many rounds of answers in which nothing moved does not come. */
+    private static final int LAST_ROUNDS = 4;
+    private static final int QUEUE = 1000;
+    private static final int MANY_PERMITS = 10;
+
+    private final StandaloneBroker broker;
+    private final PulsarAdmin admin;
+    private final String topic;
+    private final boolean outOfOrder;
+    private final PulsarClient client;
+    private final Producer<byte[]> producer;
+    private final List<String> keyOf = new ArrayList<>();
+    private final Map<String, Consumer<byte[]>> consumers = new LinkedHashMap<>();
+    /** Messages that a consumer has received and not answered, by entry. */
+    private final Map<String, Map<Integer, List<Message<byte[]>>>> pending = new LinkedHashMap<>();
+    private final Map<String, Integer> permits = new LinkedHashMap<>();
+    private final Set<String> hanging = new LinkedHashSet<>();
+    private final Set<Integer> received = new LinkedHashSet<>();
+    private final Set<Integer> acknowledged = new LinkedHashSet<>();
+    private boolean skipped;
+    private Dispatcher dispatcher;
+    private ControlledReads reads;
+    private String broken;
+    private final List<String> notes = new ArrayList<>();
+
+    Play(StandaloneBroker broker, PulsarAdmin admin, PulsarClient client, String topic, boolean outOfOrder) throws Exception {
+        this.broker = broker;
+        this.admin = admin;
+        this.client = client;
+        this.topic = topic;
+        this.outOfOrder = outOfOrder;
+        this.producer = client.newProducer(Schema.BYTES).topic(topic).enableBatching(true)
+                .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
+        admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.earliest);
+    }
+
+    /** What came of each step. */
+    List<String> notes() {
+        return notes;
+    }
+
+    /** Take the steps and let everything settle; returns the promise that was broken first, or {@code kept}. */
+    String verdict(JsonNode steps) throws Exception {
+        for (JsonNode step : steps) {
+            boolean possible = take(step);
+            settled();
+            receive();
+            notes.add(step + (possible ? "" : " (not possible)") + ": " + pendingNow());
+            if (broken != null) {
+                return broken;
+            }
+        }
+        settle();
+        return broken == null ? "kept" : broken;
+    }
+
+    private boolean take(JsonNode step) throws Exception {
+        String name = step.path("name").asText();
+        switch (step.get("do").asText()) {
+            case "store":
+                store(step.get("key").asText(), step.get("messages").asInt());
+                return true;
+            case "join":
+                join(name, step.get("permits").asInt());
+                return true;
+            case "leave":
+                consumers.remove(name).close();
+                pending.remove(name);
+                permits.remove(name);
+                hanging.remove(name);
+                return true;
+            case "flow":
+                grant(name, 1);
+                return true;
+            case "ack_first":
+                return acknowledge(name, first(name, false));
+            case "ack_last":
+                return acknowledge(name, first(name, true));
+            case "ack_part":
+                return acknowledgePart(name, first(name, false));
+            case "nack_first":
+                return requestAgain(name, first(name, false));
+            case "nack_all":
+                pending.get(name).clear();
+                consumers.get(name).redeliverUnacknowledgedMessages();
+                return true;
+            case "read":
+                return reads != null && reads.completeNormalRead();
+            case "cursor":
+                return reads != null && reads.takeEntries();
+            case "replay":
+                return reads != null && reads.completeReplayRead();
+            case "hang":
+                hanging.add(name);
+                return true;
+            case "clear":
+                admin.topics().skipAllMessages(topic, SUBSCRIPTION);
+                skipped = true;
+                return true;
+            case "timer":
+            case "retry":
+                return true; // the broker's own timers are shorter than the pause after a step
+            default:
+                throw new IllegalArgumentException("no step of a schedule: " + step);
+        }
+    }
+
+    /** Wait until the broker has all commands, and has had some time to act on them. */
+    private void settled() throws Exception {
+        for (Consumer<byte[]> consumer : consumers.values()) {
+            consumer.getLastMessageIds(); // a request behind the commands on the same connection
+        }
+        Thread.sleep(SETTLE_MS);
+    }
+
+    // --- clients ---------------------------------------------------------------------------------------------------
+
+    private void store(String key, int messages) throws Exception {
+        int entry = keyOf.size();
+        keyOf.add(key);
+        for (int index = 0; index < messages; index++) {
+            producer.newMessage().key(key).value(Integer.toString(entry).getBytes()).sendAsync();
+        }
+        producer.flush();
+    }
+
+    private void join(String name, int count) throws Exception {
+        consumers.put(name, client.newConsumer(Schema.BYTES).topic(topic).subscriptionName(SUBSCRIPTION)
+                .subscriptionType(SubscriptionType.Key_Shared).consumerName(name).receiverQueueSize(QUEUE).startPaused(true)
+                .keySharedPolicy(KeySharedPolicy.autoSplitHashRange().setAllowOutOfOrderDelivery(outOfOrder))
+                .enableBatchIndexAcknowledgment(true).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).subscribe());
+        pending.put(name, new LinkedHashMap<>());
+        permits.put(name, 0);
+        PersistentSubscription subscription = (PersistentSubscription) broker.service().getBrokerService()
+                .getTopicReference(topic).orElseThrow().getSubscription(SUBSCRIPTION);
+        if (subscription.getDispatcher() != dispatcher) {
+            dispatcher = subscription.getDispatcher();
+            reads = ControlledReads.of(dispatcher);
+        }
+        grant(name, count);
+    }
+
+    /** Grant permits; the client grants none by itself, because it is paused. */
+    private void grant(String name, int count) throws Exception {
+        Consumer<byte[]> consumer = consumers.get(name);
+        Object connection = method(consumer, "cnx").invoke(consumer);
+        method(consumer, "sendFlowPermitsToBroker").invoke(consumer, connection, count);
+        permits.merge(name, count, Integer::sum);
+    }
+
+    private Integer first(String name, boolean last) {
+        return pending.get(name).keySet().stream().reduce((entry, other) -> last == entry < other ? other : entry).orElse(null);
+    }
+
+    private boolean acknowledge(String name, Integer entry) throws Exception {
+        if (entry == null) {
+            return false;
+        }
+        for (Message<byte[]> message : pending.get(name).remove(entry)) {
+            consumers.get(name).acknowledge(message);
+        }
+        acknowledged.add(entry);
+        return true;
+    }
+
+    private boolean acknowledgePart(String name, Integer entry) throws Exception {
+        if (entry == null || pending.get(name).get(entry).size() < 2) {
+            return false;
+        }
+        consumers.get(name).acknowledge(pending.get(name).get(entry).remove(0));
+        return true;
+    }
+
+    private boolean requestAgain(String name, Integer entry) throws Exception {
+        if (entry == null) {
+            return false;
+        }
+        Set<MessageId> ids = new LinkedHashSet<>();
+        for (Message<byte[]> message : pending.get(name).remove(entry)) {
+            ids.add(message.getMessageId());
+        }
+        Consumer<byte[]> consumer = consumers.get(name);
+        for (Class<?> type = consumer.getClass(); type != null; type = type.getSuperclass()) {
+            for (Method method : type.getDeclaredMethods()) {
+                if (method.getName().equals("redeliverUnacknowledgedMessages") && method.getParameterCount() == 1) {
+                    method.setAccessible(true);
+                    method.invoke(consumer, ids);
+                    return true;
+                }
+            }
+        }
+        throw new IllegalStateException("the client has no redelivery of single messages");
+    }
+
+    private static Method method(Object target, String name) {
+        for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass()) {
+            for (Method method : type.getDeclaredMethods()) {
+                if (method.getName().equals(name)) {
+                    method.setAccessible(true);
+                    return method;
+                }
+            }
+        }
+        throw new IllegalStateException(target.getClass() + " has no " + name);
+    }
+
+    // --- promises --------------------------------------------------------------------------------------------------
+
+    /** Receive what has come; returns whether anything has. */
+    private boolean receive() throws Exception {
+        Set<Integer> before = new LinkedHashSet<>(received);
+        boolean came = false;
+        for (Map.Entry<String, Consumer<byte[]>> consumer : consumers.entrySet()) {
+            Message<byte[]> message = consumer.getValue().receive(0, TimeUnit.MILLISECONDS);
+            while (message != null) {
+                came = true;
+                note(consumer.getKey(), Integer.parseInt(new String(message.getValue())), message, before);
+                message = consumer.getValue().receive(0, TimeUnit.MILLISECONDS);
+            }
+        }
+        return came;
+    }
+
+    private void note(String name, int entry, Message<byte[]> message, Set<Integer> before) {
+        permits.merge(name, -1, Integer::sum);
+        String key = keyOf.get(entry);
+        List<Message<byte[]>> messages = pending.get(name).get(entry);
+        boolean same = messages != null && messages.stream().anyMatch(other -> other.getMessageId().equals(message.getMessageId()));
+        for (Map.Entry<String, Map<Integer, List<Message<byte[]>>>> other : pending.entrySet()) {
+            if (other.getValue().containsKey(entry) && !other.getKey().equals(name)) {
+                same = true;
+            }
+            boolean ofKey = other.getValue().keySet().stream().anyMatch(held -> held != entry && keyOf.get(held).equals(key));
+            if (!outOfOrder && ofKey && !other.getKey().equals(name) && broken == null && !same) {
+                broken = "split_key";
+            }
+        }
+        if (same && broken == null) {
+            broken = "double_outstanding";
+        }
+        boolean overtaken = before.stream().anyMatch(later -> later > entry && keyOf.get(later).equals(key));
+        if (!outOfOrder && overtaken && !received.contains(entry) && broken == null) {
+            broken = "out_of_order";
+        }
+        received.add(entry);
+        pending.get(name).computeIfAbsent(entry, none -> new ArrayList<>()).add(message);
+    }
+
+    /** Let clients acknowledge all and grant permits, and reads complete, until nothing moves. */
+    private void settle() throws Exception {
+        int quiet = 0;
+        while (quiet < LAST_ROUNDS && broken == null) {
+            boolean moved = receive();
+            for (String name : consumers.keySet()) {
+                if (hanging.contains(name)) {
+                    continue;
+                }
+                while (acknowledge(name, first(name, false))) {
+                    moved = true;
+                }
+                if (permits.get(name) <= 0) {
+                    grant(name, MANY_PERMITS);
+                    moved = true;
+                }
+            }
+            settled();
+            boolean replayed = reads != null && reads.completeReplayRead();
+            settled();
+            boolean read = reads != null && reads.completeNormalRead();
+            settled();
+            moved |= receive() || replayed || read;
+            quiet = moved ? 0 : quiet + 1;
+            notes.add("settling" + (replayed ? ", a replay read" : "") + (read ? ", a normal read" : "") + ": " + pendingNow());
+        }
+        if (broken == null && !consumers.isEmpty()) {
+            noteWhatIsLeft();
+        }
+    }
+
+    private void noteWhatIsLeft() throws Exception {
+        Set<String> stays = new LinkedHashSet<>();
+        pending.values().forEach(entries -> entries.keySet().forEach(entry -> stays.add(keyOf.get(entry))));
+        for (int entry = 0; entry < keyOf.size(); entry++) {
+            boolean waits = !skipped && !acknowledged.contains(entry) && !isPending(entry) && !stays.contains(keyOf.get(entry));
+            if (waits && broken == null) {
+                broken = hanging.isEmpty() ? "stuck" : "starved";
+            }
+        }
+        int total = number(dispatcher, "totalAvailablePermits");
+        int sum = 0;
+        int unacked = 0;
+        for (org.apache.pulsar.broker.service.Consumer consumer : dispatcher.getConsumers()) {
+            sum += consumer.getAvailablePermits();
+            unacked += consumer.getUnackedMessages();
+        }
+        notes.add("permits " + total + " in all, " + sum + " of the consumers; unacknowledged " + unacked);
+        if (broken == null && hanging.isEmpty() && (unacked != 0 || total != sum)) {
+            broken = "leak";
+        }
+    }
+
+    private boolean isPending(int entry) {
+        return pending.values().stream().anyMatch(entries -> entries.containsKey(entry));
+    }
+
+    private static int number(Object target, String name) throws Exception {
+        for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass()) {
+            for (Field field : type.getDeclaredFields()) {
+                if (field.getName().equals(name)) {
+                    field.setAccessible(true);
+                    return ((Number) field.get(target)).intValue();
+                }
+            }
+        }
+        throw new IllegalStateException(target.getClass() + " has no " + name);
+    }
+
+    private String pendingNow() {
+        Map<String, Set<Integer>> entries = new LinkedHashMap<>();
+        pending.forEach((name, held) -> entries.put(name, held.keySet()));
+        return entries.toString();
+    }
+
+    @Override
+    public void close() throws Exception {
+        if (reads != null) {
+            reads.release();
+        }
+        for (Consumer<byte[]> consumer : consumers.values()) {
+            consumer.close();
+        }
+        producer.close();
+        admin.topics().delete(topic, true);
+    }
+}

@@ -1,0 +1,83 @@
+package dispatchaudit.zoo;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import dispatchaudit.harness.StandaloneBroker;
+import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.nio.file.Path;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.pulsar.PulsarVersion;
+import org.apache.pulsar.broker.ServiceConfiguration;
+import org.apache.pulsar.client.admin.PulsarAdmin;
+import org.apache.pulsar.client.api.PulsarClient;
+
+/**
+ * Plays schedules on a broker of this process: {@code Zoo FOLDER SCHEDULES.json}. Prints a line of JSON for each: its name, the
+ * release, the promise that was broken first ({@code kept} = none), and what came of each step.
+ */
+final class Zoo {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final Map<String, String> SETTINGS = Map.of("systemTopicEnabled", "false", "topicLevelPoliciesEnabled", "false",
+            "transactionCoordinatorEnabled", "false", "diskUsageThreshold", "0.99", "diskUsageWarnThreshold", "0.98",
+            "diskUsageLwmThreshold", "0.97", "numIOThreads", "2");
+
+    private Zoo() {
+    }
+
+    public static void main(String[] words) throws Exception {
+        PrintStream answers = System.out;
+        System.setOut(System.err); // the broker logs to it
+        JsonNode schedules = JSON.readTree(Path.of(words[1]).toFile());
+        StandaloneBroker broker = StandaloneBroker.fresh(Path.of(words[0]).toAbsolutePath(), SETTINGS);
+        try (PulsarAdmin admin = PulsarAdmin.builder().serviceHttpUrl(broker.webUrl()).build();
+             PulsarClient client = PulsarClient.builder().serviceUrl(broker.url()).build()) {
+            int number = 0;
+            for (JsonNode schedule : schedules) {
+                ObjectNode answer = JSON.createObjectNode();
+                answer.put("name", schedule.get("name").asText());
+                answer.put("release", PulsarVersion.getVersion());
+                ServiceConfiguration configuration = broker.service().getConfiguration();
+                Map<String, Object> before = set(configuration, schedule.get("settings"));
+                String topic = "persistent://public/default/zoo-" + number++;
+                try (Play play = new Play(broker, admin, client, topic, schedule.get("allow_out_of_order").asBoolean())) {
+                    answer.put("verdict", play.verdict(schedule.get("steps")));
+                    answer.set("notes", JSON.valueToTree(play.notes()));
+                } catch (Exception failure) { // the other schedules can still be played
+                    failure.printStackTrace();
+                    answer.put("verdict", "failed: " + failure);
+                } finally {
+                    before.forEach((name, value) -> put(configuration, name, value));
+                }
+                answers.println(answer);
+            }
+        }
+        Runtime.getRuntime().halt(0); // the broker leaves threads behind
+    }
+
+    /** Set settings of the broker for the next topic; returns their values before. */
+    private static Map<String, Object> set(ServiceConfiguration configuration, JsonNode settings) throws Exception {
+        Map<String, Object> before = new LinkedHashMap<>();
+        for (Iterator<String> names = settings.fieldNames(); names.hasNext();) {
+            String name = names.next();
+            Field field = ServiceConfiguration.class.getDeclaredField(name);
+            field.setAccessible(true);
+            before.put(name, field.get(configuration));
+            put(configuration, name, JSON.convertValue(settings.get(name), field.getType()));
+        }
+        return before;
+    }
+
+    private static void put(ServiceConfiguration configuration, String name, Object value) {
+        try {
+            Field field = ServiceConfiguration.class.getDeclaredField(name);
+            field.setAccessible(true);
+            field.set(configuration, value);
+        } catch (ReflectiveOperationException unknown) {
+            throw new IllegalArgumentException("this release has no setting " + name, unknown);
+        }
+    }
+}
