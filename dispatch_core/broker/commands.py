@@ -12,8 +12,11 @@ whole step          its parts, in the broker's order                            
 ``ack_indexes``     none                                                              Consumer.individualAckNormal
 ``redeliver``       ``let_go`` per entry, ``lower_for_redelivery``, ``add_requested``,  Consumer.redeliver-
                     ``flow_parked``                                                   UnacknowledgedMessages
-``end_round``       none (4.x)                                                        trySendMessagesToConsumers
-``end_classic_...`` ``classic_goes_on``, ``finish_round`` (3.x, classic)              trySendMessagesToConsumers
+``choose``          none                                                              filterAndGroupEntriesForDispatching
+``conclude``        ``end_round`` (4.x)                                               trySendMessagesToConsumers
+``conclude``        ``end_classic_round``: ``classic_goes_on``, ``finish_round``      trySendMessagesToConsumers
+                    (3.x, classic)
+``drop_result``     ``cursor.rewind``, ``finish_round``                               trySendMessagesToConsumers
 ==================  ================================================================  ==========================
 
 Permits that a step sets free flow to the dispatcher on a thread of its own (``consumerFlow``). A step therefore returns
@@ -52,7 +55,7 @@ from typing import Any, Final, NamedTuple
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker import cursor
+from dispatch_core.broker import cursor, read_loop, read_loop_classic
 from dispatch_core.broker.pending_acks import let_go, unacked_messages
 from dispatch_core.broker.permits import (
     add_unacked,
@@ -61,7 +64,6 @@ from dispatch_core.broker.permits import (
     unblock,
     unblock_before_lowering,
 )
-from dispatch_core.broker.read_loop_classic import is_stuck
 from dispatch_core.broker.replay_set import add_to_replay, remove_from_replay, remove_up_to
 from dispatch_core.broker.state import (
     COUNTS_REMAINING,
@@ -515,7 +517,65 @@ def read_done(st: State, is_replay: bool, last_entry: int, count: int) -> bool:
     return True
 
 
-# --- end of a round --------------------------------------------------------------------------------------------------
+# --- a round ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def choose(st: State, classic: bool, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> int:
+    """Begin a round: choose a consumer for each entry of a read result. Returns a number for ``conclude``.
+
+    ``classic``: the dispatcher of 3.x or the classic one of 4.x. ``outcome``, ``attempts``: see ``read_loop.dispatch``. The
+    number says whether the round may look ahead (4.x), or how many consumers own entries of it, -1 = nothing was looked at
+    (3.x, classic). ``read_loop.send_groups`` follows.
+
+    An entry whose owner has no permits; a consumer of 4.x could look ahead:
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.state import LOOK_AHEAD_PER_CONSUMER, example_state
+    >>> outcome = np.zeros(1, np.int64)
+    >>> for classic in (False, True):
+    ...     st = example_state(consumers=2)
+    ...     st.permits[1], st.s[LOOK_AHEAD_PER_CONSUMER] = 1, 10
+    ...     chosen = choose(st, classic, False, np.array([0]), outcome, np.zeros(3, np.int64))
+    ...     answer = conclude(st, classic, chosen, np.array([0]), outcome, True, 0)
+    ...     print(outcome.tolist(), int(chosen), answer == LOOKS_AHEAD | RETRIES)
+    [-1] 1 True
+    [-1] 1 True
+    """
+    if not classic:
+        return int(read_loop.group(st, is_replay, entries, outcome, attempts))
+    if len(entries) == 0:
+        return -1
+    return int(read_loop_classic.group(st, is_replay, entries, outcome))
+
+
+@compiled
+def conclude(
+    st: State, classic: bool, chosen: int, entries: I64, outcome: I64, has_more: bool, sent_to: int
+) -> int:
+    """End a round after its sends; returns what follows, as ``end_round`` does. ``chosen``: the answer of ``choose``.
+
+    ``has_more``: the cursor has more entries. ``sent_to``: number of consumers with deliveries.
+    """
+    if classic:
+        return int(end_classic_round(st, chosen, sent_to))
+    wants_look_ahead = chosen != 0 and read_loop.wants_look_ahead(st, entries, outcome)
+    return int(end_round(st, wants_look_ahead, has_more, sent_to))
+
+
+@compiled
+def drop_result(st: State) -> None:
+    """End a round that begins when all consumers have left: its entries are dropped, and the cursor is rewound.
+
+    >>> from dispatch_core.broker.state import READ_POSITION, example_state
+    >>> st = example_state(entries=3, consumers=0)
+    >>> st.s[READ_POSITION], st.s[SEND_IN_PROGRESS] = 3, 1
+    >>> drop_result(st)
+    >>> int(st.s[READ_POSITION]), int(st.s[SEND_IN_PROGRESS])
+    (0, 0)
+    """
+    cursor.rewind(st)
+    finish_round(st, False)
 
 
 @compiled
@@ -587,7 +647,7 @@ def classic_goes_on(st: State, owners: int, sent_to: int) -> int:
     if owners < 0:
         return RETRIES
     answer = 0
-    if is_stuck(st, owners, sent_to > 0):
+    if read_loop_classic.is_stuck(st, owners, sent_to > 0):
         answer |= LOOKS_AHEAD
     if 0 < sent_to < owners:
         answer |= WAITS_FOR_WRITES

@@ -68,6 +68,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     """
 
     _dispatcher = Dispatcher.KEY_SHARED
+    _is_classic = False
     #: The lowest position that may be remembered for a joining consumer; -1 = before the first entry.
     _lowest_when_joining = -1
 
@@ -350,13 +351,12 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return result
 
     def _choose(self, result: Round, is_replay: bool, entries: st_.I64) -> int:
-        """First step of a round: choose a consumer for each entry. Returns a number for ``_conclude``.
-
-        Here: whether the round may look ahead.
-        """
-        looks = read_loop.group(self.state, is_replay, entries, self._outcome, self._attempts)
+        """First step of a round: choose a consumer for each entry. Returns a number for ``_conclude``."""
+        chosen = commands.choose(
+            self.state, self._is_classic, is_replay, entries, self._outcome, self._attempts
+        )
         result.refused = self._refused()
-        return int(looks)
+        return int(chosen)
 
     def _conclude(self, result: Round, entries: st_.I64, chosen: int) -> None:
         """Last step of a round: say what follows it, as far as that is decided by now."""

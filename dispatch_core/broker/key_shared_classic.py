@@ -52,6 +52,7 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
     """A Key_Shared dispatcher that orders by read position."""
 
     _dispatcher = Dispatcher.KEY_SHARED_CLASSIC
+    _is_classic = True
     counts_entries = False
     _lowest_when_joining = 0
 
@@ -127,12 +128,6 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     def _plan_normal(self) -> None:
         read_loop_classic.plan_normal(self.state, self._plan)
-
-    def _choose(self, result: Round, is_replay: bool, entries: st_.I64) -> int:
-        """First step of a round; returns how many consumers own entries of the result, -1 = nothing was looked at."""
-        if not len(entries):
-            return -1
-        return int(read_loop_classic.group(self.state, is_replay, entries, self._outcome))
 
     def _conclude(self, result: Round, entries: st_.I64, chosen: int) -> None:
         answer = int(commands.classic_goes_on(self.state, chosen, len(result.sent)))

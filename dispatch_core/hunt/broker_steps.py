@@ -16,7 +16,7 @@ from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inside
-from dispatch_core.broker import commands, cursor, membership, read_loop, read_loop_classic
+from dispatch_core.broker import commands, membership, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
 from dispatch_core.broker.pending_acks import let_go
@@ -390,8 +390,7 @@ def complete(st: State, world: World, is_replay: bool, count: int) -> None:
         attempt(st, world)
         return
     if count > 0 and st.s[st_.N_CONSUMERS] == 0:
-        cursor.rewind(st)
-        commands.finish_round(st, False)
+        commands.drop_result(st)
         return
     dispatch(st, world, is_replay, entries)
 
@@ -400,11 +399,8 @@ def complete(st: State, world: World, is_replay: bool, count: int) -> None:
 def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
     """Run a dispatch round, check what it sends, and attempt the next read."""
     w = world.w
-    look, owners = False, -1
-    if w[w_.CLASSIC] == 0:
-        look = read_loop.group(st, is_replay, entries, world.outcome, world.attempts)
-    elif len(entries) > 0:
-        owners = read_loop_classic.group(st, is_replay, entries, world.outcome)
+    classic = w[w_.CLASSIC] == 1
+    chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
     promises.check_round(st, world, entries)
     read_loop.send_groups(st, is_replay, entries, world.outcome)
     sent_to = 0
@@ -417,11 +413,7 @@ def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
                 first = first and world.outcome[earlier] != slot
             sent_to += int(first)
     has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
-    if w[w_.CLASSIC] == 1:
-        goes_on = commands.end_classic_round(st, owners, sent_to)
-    else:
-        wants = look and read_loop.wants_look_ahead(st, entries, world.outcome)
-        goes_on = commands.end_round(st, wants, has_more, sent_to)
+    goes_on = commands.conclude(st, classic, chosen, entries, world.outcome, has_more, sent_to)
     looks_ahead, retry = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
     if sent_to > 0 or (retry and looks_ahead):
         attempt(st, world)

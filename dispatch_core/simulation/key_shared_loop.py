@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inside
-from dispatch_core.broker import commands, cursor, read_loop, read_loop_classic
+from dispatch_core.broker import commands, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ordering import last_sent_position, read_position
 from dispatch_core.broker.permits import count_flow
@@ -418,24 +418,17 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
     if len(entries) > 0 and st.s[st_.N_CONSUMERS] == 0:
         drop_result(st, world, out)
         return
-    look, owners = False, -1
-    if w[w_.CLASSIC] == 0:
-        look = read_loop.group(st, is_replay, entries, world.outcome, world.attempts)
-        if trace:
-            blocked_lines(world, out)
-    elif len(entries) > 0:
-        owners = read_loop_classic.group(st, is_replay, entries, world.outcome)
+    classic = w[w_.CLASSIC] == 1
+    chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
+    if trace:
+        blocked_lines(world, out)
     for i in range(len(entries)):
         if world.outcome[i] >= 0:
             world.permits_before[world.outcome[i]] = st.permits[world.outcome[i]]
     read_loop.send_groups(st, is_replay, entries, world.outcome)
     sent_to = sent_lines(st, world, out, entries)
     has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
-    if w[w_.CLASSIC] == 1:
-        goes_on = commands.end_classic_round(st, owners, sent_to)
-    else:
-        wants = look and read_loop.wants_look_ahead(st, entries, world.outcome)
-        goes_on = commands.end_round(st, wants, has_more, sent_to)
+    goes_on = commands.conclude(st, classic, chosen, entries, world.outcome, has_more, sent_to)
     looks_ahead, retry = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
     if trace:
         due = st.s[st_.SKIP_NEXT_REPLAY]
@@ -456,8 +449,7 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
 def drop_result(st: State, world: World, out: Lines) -> None:
     """End a round that begins when all consumers have left: its entries are dropped, and the cursor is rewound."""
     w = world.w
-    cursor.rewind(st)
-    commands.finish_round(st, False)
+    commands.drop_result(st)
     if w[w_.TRACE] == 1:
         read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
         line4(out, kinds.REWIND, w[w_.NOW], w_.NO, read_at, deleted_to, w_.NO, w_.NO)
