@@ -12,6 +12,8 @@ whole step          its parts, in the broker's order                            
 ``ack_indexes``     none                                                              Consumer.individualAckNormal
 ``redeliver``       ``let_go`` per entry, ``lower_for_redelivery``, ``add_requested``,  Consumer.redeliver-
                     ``flow_parked``                                                   UnacknowledgedMessages
+``trim_pending``    ``let_go`` per entry, ``lower_for_trim``                          Consumer.removePendingAcksUpTo-
+                                                                                      PositionAndDecrementUnacked
 ``choose``          none                                                              filterAndGroupEntriesForDispatching
 ``conclude``        ``end_round`` (4.x)                                               trySendMessagesToConsumers
 ``conclude``        ``end_classic_round``: ``classic_goes_on``, ``finish_round``      trySendMessagesToConsumers
@@ -55,7 +57,8 @@ from typing import Any, Final, NamedTuple
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker import cursor, read_loop, read_loop_classic
+from dispatch_core.broker import cursor, cursor_moves, read_loop, read_loop_classic
+from dispatch_core.broker.ordering.draining_hashes import end_batch, start_batch
 from dispatch_core.broker.pending_acks import let_go, unacked_messages
 from dispatch_core.broker.permits import (
     add_unacked,
@@ -290,6 +293,7 @@ def ack_indexes(st: State, entry: int, left: int) -> int:
         acknowledge(st, entry)
     if st.deleted[entry] == 0 or (slot != NOBODY and st.s[COUNTS_REMAINING] == 1):
         st.acked_indexes[entry] = acked
+        st.pending_count[entry] = max(st.pending_count[entry] - newly, 0)
     return newly
 
 
@@ -515,6 +519,35 @@ def read_done(st: State, is_replay: bool, last_entry: int, count: int) -> bool:
             return False
     st.s[SEND_IN_PROGRESS] = 1
     return True
+
+
+@compiled
+def trim_pending(st: State, slot: int, entries: npt.NDArray[Any], before: I64) -> Flows:
+    """Drop pending ``entries`` of a consumer that a move of the cursor has passed, and lower its counter (#25581, #25592).
+
+    ``before``: as for ``redeliver``. Source: Consumer.removePendingAcksUpToPositionAndDecrementUnacked.
+
+    >>> import numpy as np
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state()
+    >>> hold(st, 0, 0, 0)
+    >>> st.unacked[0] = 1
+    >>> flows = trim_pending(st, 0, np.array([0]), np.zeros(1, np.int64))
+    >>> int(st.unacked[0]), int(st.holder[0]) == NOBODY
+    (0, True)
+    """
+    messages = WIDE
+    start_batch(st)
+    for at in range(len(entries)):
+        messages += st.pending_count[entries[at]]
+        released = let_go(st, slot, entries[at])
+        if at < len(before):
+            before[at] = released
+    end_batch(st)
+    parked = st.parked_permits[slot]
+    notices = cursor_moves.lower_for_trim(st, slot, messages) + WIDE
+    return Flows(notices, parked - st.parked_permits[slot])
 
 
 # --- a round ---------------------------------------------------------------------------------------------------------

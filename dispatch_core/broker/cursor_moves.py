@@ -73,11 +73,12 @@ from typing import Final
 
 import numpy as np
 
+from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.broker import cursor
 from dispatch_core.broker.pending_acks import unacked_messages
 from dispatch_core.broker.permits import add_unacked, unblock_if_due
 from dispatch_core.broker.profiles import Dispatcher, Profile
-from dispatch_core.broker.state import MARK_DELETE, NOBODY, READ_POSITION, State
+from dispatch_core.broker.state import MARK_DELETE, NOBODY, READ_POSITION, WIDE, State
 
 #: Dispatchers that drop what mark-delete has passed, at one time or the other.
 _TRIMMING: Final = (Dispatcher.KEY_SHARED, Dispatcher.SHARED)
@@ -120,10 +121,17 @@ def move_forward(st: State, target: int) -> list[int]:
     """
     passed = np.arange(int(st.s[MARK_DELETE]) + 1, target + 1)
     pending: list[int] = passed[st.holder[passed] != NOBODY].tolist()
-    for entry in pending:
-        st.pending_count[entry] = unacked_messages(st, entry)
-    cursor.acknowledge_up_to(st, target)
+    pass_entries(st, target)
     return pending
+
+
+@compiled
+def pass_entries(st: State, target: int) -> None:
+    """Delete every entry up to ``target``, see ``move_forward``."""
+    for entry in range(st.s[MARK_DELETE] + 1, target + 1):
+        if st.holder[entry] != NOBODY:
+            st.pending_count[entry] = unacked_messages(st, entry)
+    cursor.acknowledge_up_to(st, target)
 
 
 def reset(st: State, entry: int) -> None:
@@ -157,6 +165,7 @@ def trims_in_attempts(profile: Profile) -> bool:
     return profile.dispatcher in _TRIMMING and drains and "trim_only_on_expiry" not in profile.changes
 
 
+@compiled
 def lower_for_trim(st: State, slot: int, messages: int) -> int:
     """Last step of the trim, for each consumer: lower its unacked counter, and apply the unblock rule.
 
@@ -165,13 +174,13 @@ def lower_for_trim(st: State, slot: int, messages: int) -> int:
     >>> from dispatch_core.broker.state import MAX_UNACKED_CONSUMER, example_state
     >>> st = example_state()
     >>> st.s[MAX_UNACKED_CONSUMER], st.unacked[0], st.blocked[0], st.parked_permits[0] = 4, 4, 1, 3
-    >>> lower_for_trim(st, 0, 3), int(st.unacked[0]), int(st.permits[0])
+    >>> int(lower_for_trim(st, 0, 3)), int(st.unacked[0]), int(st.permits[0])
     (1, 1, 3)
     """
     if messages <= 0:
-        return 0
+        return WIDE
     add_unacked(st, slot, -messages)
-    return int(unblock_if_due(st, slot))
+    return unblock_if_due(st, slot) + WIDE
 
 
 def disconnects(consumer: int, active: int | None, *, single_active: bool) -> bool:

@@ -31,7 +31,6 @@ from dispatch_core.broker import (
 )
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.hash_ids import HashIds
-from dispatch_core.broker.ordering import draining_hashes
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import IllegalTransitionError
 
@@ -513,11 +512,13 @@ class MultipleConsumersDispatcher(ABC):
         replay_set.remove_up_to(st, int(st.s[st_.MARK_DELETE]), self._start_of_ledger())
         released: list[Released] = []
         for slot, entries in self._passed():
-            messages = sum(int(st.pending_count[entry]) for entry in entries)
-            draining_hashes.start_batch(st)
-            released += [self._let_go(slot, entry) for entry in entries]
-            draining_hashes.end_batch(st)
-            cursor_moves.lower_for_trim(st, slot, messages)
+            passed, before = np.asarray(entries, np.int64), np.zeros(len(entries), np.int64)
+            hashes = self._hash_ids.values[st.pending_hash[passed]].tolist()
+            commands.trim_pending(st, slot, passed, before)
+            for value in (hashes[at] for at in np.flatnonzero(before < 0)):
+                raise self._not_the_owner(value, slot)
+            number = self._numbers[slot]
+            released += [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
         return released
 
     # --- reads -----------------------------------------------------------------------------------------------
@@ -547,6 +548,10 @@ class MultipleConsumersDispatcher(ABC):
         self._plan_normal()
         self.trimmed = trimmed
         return self._planned(tuple(self._refused()))
+
+    def may_read(self) -> bool:
+        """True between two steps of an attempt that may still issue a read."""
+        return bool(self._plan[0] == read_loop.UNDECIDED)
 
     def _plan_replay(self) -> None:
         read_loop.plan_replay(self.state, self._plan, self._attempts)

@@ -21,7 +21,7 @@ WRONG_OPERATIONS: Final[dict[str, WrongRule]] = {
     ),
     "expiry_moves_nothing": edit(
         "a move of the cursor forward deletes nothing",
-        "cursor_moves:move_forward",
+        "cursor_moves:pass_entries",
         "cursor.acknowledge_up_to(st, target)",
         "pass",
     ),

@@ -191,6 +191,16 @@ def test_batch_indexes_of_a_passed_entry_lower_the_counter() -> None:
     assert core.acknowledge_indexes(0, [6]) == 0  # pending on nobody
 
 
+def test_a_trim_lowers_the_counter_by_what_single_acknowledgements_have_left() -> None:
+    """A move passes a pending batch, one of its messages is acknowledged, and another move drops it (#25592)."""
+    core = sent_a_batch_of(3)
+    core.move_forward(0)
+    assert core.acknowledge_indexes(0, [6]) == 1
+    core.move_forward(1)
+    core.trim_passed()
+    assert (core.unacked(1), core.pending_on(1)) == (0, [])
+
+
 def test_before_25592_a_passed_batch_lowers_the_counter_again() -> None:
     """As in 4.0.0 soak-5376-ch-quiet: two clients acknowledge one batch, and the counter of the second one is negative."""
     core = sent_a_batch_of(3, "4.0.0")
