@@ -7,6 +7,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from dispatch_core.broker import settings
 from dispatch_core.broker.profiles import Profile, resolve
 from dispatch_core.cli import CLEAN
 from dispatch_core.cli.recordings import DAY_S, check_unoccupied, progress, seconds
+from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
     from dispatch_core.hunt.search import Find, Hunter
@@ -27,7 +29,11 @@ _PROMISES: Final = {
     "order": ("split_key", "out_of_order"),
     "duplicates": ("double_outstanding",),
     "stuck": ("stuck",),
+    "starved": ("starved",),
+    "leak": ("leak",),
 }
+#: Names of ``hunt.schedule.GROUPS``, for options that are parsed before compiled code is imported.
+_ALSO: Final = ("batches", "hangs", "moves", "races")
 #: Keys among which three are chosen, and chunks of schedules that are played with the same three.
 _MANY_KEYS: Final = 256
 _CHUNKS_PER_KEYS: Final = 10
@@ -52,6 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a broker.conf setting, such as subscriptionKeySharedUseConsistentHashing=false; may be given again",
     )
     parser.add_argument(
+        "--allow-out-of-order", action="store_true", help="consumers ask for allowOutOfOrderDelivery"
+    )
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        choices=_ALSO,
+        help="further steps of schedules, see docs/hunt.md; may be given again",
+    )
+    parser.add_argument(
+        "--pass-over",
+        action="append",
+        default=[],
+        metavar="CAUSE",
+        help="count schedules that end by this known cause, and keep none of them; may be given again",
+    )
+    parser.add_argument(
         "--promise",
         action="append",
         choices=sorted(_PROMISES),
@@ -69,6 +92,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="begin the sequence of schedules here (default: 0)"
+    )
+    parser.add_argument(
+        "--play",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="search nothing: play the schedules of these files of docs/zoo, each under its own settings",
     )
     parser.add_argument(
         "--out",
@@ -101,6 +132,7 @@ class _Hunt:
     """The numbers of what was played, and the finds so far."""
 
     groups: dict[tuple[int, str], _Group] = field(default_factory=dict)
+    passed_over: Counter[str] = field(default_factory=Counter)
     played: int = 0
     steps: int = 0
     keys: int = 0
@@ -109,9 +141,16 @@ class _Hunt:
 
 def run(options: argparse.Namespace) -> int:
     """Hunt; returns 0 nothing was found, 1 a promise can be broken."""
-    profile = resolve(options.broker_version, settings.given(options.settings))
+    profile = resolve(
+        options.broker_version,
+        settings.given(options.settings),
+        allow_out_of_order=options.allow_out_of_order,
+    )
     for warning in profile.warnings:
         print(warning, file=sys.stderr)
+    _check_causes(options.pass_over)
+    if options.play:
+        return _play(options)
     if options.out is not None:
         check_unoccupied(options.out)
     hunt = _search(profile, options)
@@ -126,41 +165,87 @@ def run(options: argparse.Namespace) -> int:
     return _FOUND if groups else CLEAN
 
 
+def _play(options: argparse.Namespace) -> int:
+    """Play the schedules of files, and say which break a promise of the release."""
+    from dispatch_core.hunt import zoo
+
+    found = []
+    for path in options.play:
+        exhibit = zoo.parse(path.stem, path.read_text(encoding="utf-8"))
+        verdict = zoo.verdict(exhibit, options.broker_version)
+        found.append(verdict)
+        expected = exhibit.expected.get(options.broker_version)
+        if options.json:
+            row = {"exhibit": exhibit.name, "title": exhibit.title, "verdict": verdict, "expected": expected}
+            print(json.dumps(row))
+        else:
+            other = "" if expected in (None, verdict) else f" (expected: {expected})"
+            print(f"{exhibit.name}: {verdict}{other}")
+    return CLEAN if all(verdict == zoo.KEPT for verdict in found) else _FOUND
+
+
+def _check_causes(names: Sequence[str]) -> None:
+    """Raise ``DispatchAuditError`` for a name that is no cause."""
+    from dispatch_core.hunt.causes import NAMES
+
+    for name in names:
+        if name not in NAMES:
+            raise DispatchAuditError(f"--pass-over {name}: not one of {', '.join(sorted(NAMES))}")
+
+
 def _search(profile: Profile, options: argparse.Namespace) -> _Hunt:
     """Play schedules until the budget is used up, or so many are played."""
     wanted = {name for promise in options.promise or _PROMISES for name in _PROMISES[promise]}
     hunt = _Hunt()
     began = time.monotonic()
-    for hunter in _hunters(profile, options.seed, wanted):
+    for hunter in _hunters(profile, options, wanted):
         hunt.keys += 1
         for _ in range(_CHUNKS_PER_KEYS):
             find = hunter.random()
             if find is not None:
-                _note(hunt, hunter, find)
+                _note(hunt, hunter, find, options.pass_over)
             hunt.seconds = time.monotonic() - began
             played = hunt.played + hunter.played
             progress(f"{played:,} schedules, {len(hunt.groups)} found")
             if hunt.seconds >= options.budget or played >= (options.schedules or played + 1):
-                hunt.played, hunt.steps = played, hunt.steps + hunter.steps
                 progress("")
-                return hunt
-        hunt.played, hunt.steps = hunt.played + hunter.played, hunt.steps + hunter.steps
+                return _counted(hunt, hunter)
+        _counted(hunt, hunter)
     raise AssertionError("there is always another seed")
 
 
-def _hunters(profile: Profile, seed: int, wanted: set[str]) -> Iterator[Hunter]:
+def _counted(hunt: _Hunt, hunter: Hunter) -> _Hunt:
+    """Add what a hunter has played."""
+    hunt.played += hunter.played
+    hunt.steps += hunter.steps
+    hunt.passed_over += hunter.passed_over
+    return hunt
+
+
+def _hunters(profile: Profile, options: argparse.Namespace, wanted: set[str]) -> Iterator[Hunter]:
     """Yield hunters for three keys each, without end; the same seed yields the same ones."""
     from dispatch_core.hunt.search import Hunter
 
+    seed = options.seed
     while True:
         keys = random.Random(seed).sample(range(_MANY_KEYS), 3)  # noqa: S311 - no secret
-        yield Hunter(profile, [f"key-{key}" for key in keys], seed=seed, wanted=wanted)
+        yield Hunter(
+            profile,
+            [f"key-{key}" for key in keys],
+            seed=seed,
+            wanted=wanted,
+            groups=options.also,
+            pass_over=options.pass_over,
+        )
         seed += 1
 
 
-def _note(hunt: _Hunt, hunter: Hunter, find: Find) -> None:
-    """Shrink a find, and keep it if it is the shortest of its cause."""
+def _note(hunt: _Hunt, hunter: Hunter, find: Find, pass_over: Sequence[str]) -> None:
+    """Shrink a find, and keep it if it is the shortest of its cause and that is none to pass over."""
     shrunk = hunter.shrink(find)
+    if shrunk.cause in pass_over:
+        hunt.passed_over[shrunk.cause] += 1
+        return
     group = hunt.groups.get(shrunk.group)
     if group is None:
         hunt.groups[shrunk.group] = _Group(shrunk, hunter.keys)
@@ -234,6 +319,8 @@ def _print(
     )
     if not groups:
         print("  no promise was broken")
+    for cause, times in sorted(hunt.passed_over.items()):
+        print(f"  passed over: {cause}, {times:,} times")
     for group, files in zip(groups, written, strict=True):
         print(f"  {group.find.name} in {len(group.find.steps)} steps, found {group.times:,} times")
         for number, text in enumerate(_sentences(group), 1):
@@ -264,4 +351,5 @@ def _totals(profile: Profile, hunt: _Hunt) -> dict[str, Any]:
         "sets_of_keys": hunt.keys,
         "seconds": round(hunt.seconds, 1),
         "found": len(hunt.groups),
+        "passed_over": dict(sorted(hunt.passed_over.items())),
     }

@@ -673,6 +673,19 @@ _HUNT: Final = (
                 "sets_of_keys": COUNT,
                 "seconds": NUMBER,
                 "found": COUNT,
+                "passed_over": means(by_name(COUNT), "how many schedules ended by each cause to pass over"),
+            }
+        ),
+    ),
+    Line(
+        "exhibit",
+        "per file of --play; then nothing else is",
+        closed(
+            {
+                "exhibit": TEXT,
+                "title": TEXT,
+                "verdict": means(TEXT, "kept, or the promise and the cause, joined by a dot"),
+                "expected": maybe(TEXT),
             }
         ),
     ),

@@ -16,12 +16,12 @@ from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inside
-from dispatch_core.broker import commands, membership, read_loop, read_loop_classic
+from dispatch_core.broker import commands, cursor_moves, membership, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
-from dispatch_core.broker.pending_acks import let_go
+from dispatch_core.broker.pending_acks import let_go, pending_on, unacked_messages
 from dispatch_core.broker.permits import count_flow
-from dispatch_core.broker.replay_set import add_to_replay, clear_replay
+from dispatch_core.broker.replay_set import add_to_replay, clear_replay, next_in_replay, remove_up_to
 from dispatch_core.broker.state import I64, NOBODY, WIDE, State
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
@@ -42,11 +42,21 @@ def take(st: State, world: World, owners: Owners, number: int) -> int:
     """Take a step; returns what it comes to. ``ASKS_SELECTOR``: the move of ``world`` is not known, begin again."""
     kind, name = s_.kind_of(number), s_.name_of(number)
     if kind == s_.STORE:
-        return store(st, world, s_.detail_of(number))
+        return store(st, world, s_.detail_of(number), 1)
+    if kind == s_.STORE_BATCH:
+        return store(st, world, s_.detail_of(number), s_.BATCH)
     if kind == s_.READ:
         return complete_normal_read(st, world)
     if kind == s_.REPLAY:
         return complete_replay_read(st, world)
+    if kind == s_.TIMER:
+        return run_timer(st, world)
+    if kind == s_.RETRY:
+        return retry(st, world)
+    if kind == s_.CURSOR:
+        return move_cursor(st, world)
+    if kind == s_.CLEAR:
+        return clear_backlog(st, world)
     slot = world.slot_of_name[name]
     if kind == s_.JOIN:
         if slot != NOBODY:
@@ -56,6 +66,22 @@ def take(st: State, world: World, owners: Owners, number: int) -> int:
         return IMPOSSIBLE
     if kind == s_.LEAVE:
         return leave(st, world, owners, name, slot)
+    return command(st, world, name, slot, kind)
+
+
+@compiled_inside
+def command(st: State, world: World, name: int, slot: int, kind: int) -> int:
+    """Take a command of a connected consumer; one that hangs sends none."""
+    if hangs(world, name):
+        return IMPOSSIBLE
+    if kind == s_.HANG:
+        world.w[w_.HANGING] |= 1 << name
+        return DONE
+    if kind == s_.ACK_IN_SCAN:
+        if world.w[w_.CLASSIC] == 1 or world.w[w_.ACKS_IN_SCAN] != 0:
+            return IMPOSSIBLE
+        world.w[w_.ACKS_IN_SCAN] = 1 + name
+        return DONE
     if kind == s_.FLOW:
         grant(st, world, slot, 1)
         return result_of(world)
@@ -66,8 +92,16 @@ def take(st: State, world: World, owners: Owners, number: int) -> int:
         return IMPOSSIBLE
     if kind == s_.NACK_FIRST:
         return request(st, world, slot, entry)
+    if kind == s_.ACK_PART:
+        return acknowledge_part(st, world, entry)
     acknowledge(st, world, entry)
     return result_of(world)
+
+
+@compiled_inside
+def hangs(world: World, name: int) -> bool:
+    """Check whether a consumer sends no commands any more."""
+    return (world.w[w_.HANGING] >> name) & 1 == 1
 
 
 @compiled_inside
@@ -92,12 +126,13 @@ def entry_of(st: State, world: World, slot: int, last: bool) -> int:
 
 
 @compiled_inside
-def store(st: State, world: World, key: int) -> int:
+def store(st: State, world: World, key: int, messages: int) -> int:
     """Store an entry; a normal read that waits can complete then."""
     w = world.w
     if w[w_.STORED] == w_.MAX_ENTRIES:
         return IMPOSSIBLE
-    st.hash_id[w[w_.STORED]] = key
+    st.hash_id[w[w_.STORED]] = world.id_of_key[key]
+    st.num_messages[w[w_.STORED]] = messages
     w[w_.STORED] += 1
     return DONE
 
@@ -140,6 +175,7 @@ def leave(st: State, world: World, owners: Owners, name: int, slot: int) -> int:
     node = w[w_.NODE]
     own(st, world, owners, move)
     world.slot_of_name[name] = NOBODY
+    w[w_.HANGING] &= ~(1 << name)
     membership.drop_member(st, slot)
     nobody_left = st.s[st_.N_CONSUMERS] == 0
     if nobody_left:
@@ -154,7 +190,7 @@ def leave(st: State, world: World, owners: Owners, name: int, slot: int) -> int:
     if nobody_left:
         if draining:
             draining_hashes.clear_draining(st)
-        if st.s[st_.PENDING_READ] == 1 and w[w_.READ_WAITED] == 1 and not is_readable(st, world):
+        if read_waits(st, world):
             cancel_read(st, world)
     elif draining:
         register(st, world, owners, node, move, slot)
@@ -252,18 +288,93 @@ def acknowledge(st: State, world: World, entry: int) -> None:
         if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
             attempt(st, world)
     if st.s[st_.MARK_DELETE] != before:
-        freed = False
-        if world.w[w_.CLASSIC] == 1:
-            freed = read_position.prune(st)
-        elif st.s[st_.TRACK_LAST_SENT] == 1:
-            freed = last_sent_position.prune(st)
-        if freed:
-            attempt(st, world)
-        if st.s[st_.TRIMS_TO_MARK_DELETE] == 1:
-            world.w[w_.TIMER] = 1
+        mark_delete_moved(st, world)
+    take_notice(st, world)
+
+
+@compiled_inside
+def acknowledge_part(st: State, world: World, entry: int) -> int:
+    """Acknowledge a message of a batch of which more are left; with the last one a client acknowledges the entry."""
+    left = unacked_messages(st, entry) - 1
+    if world.w[w_.BATCH_INDEX_ACKS] == 0 or left < 1:
+        return IMPOSSIBLE
+    was_blocked = st.s[st_.BLOCKED_ON_UNACKED]
+    commands.ack_indexes(st, entry, left)
+    if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
+        attempt(st, world)
+    return result_of(world)
+
+
+@compiled_inside
+def acknowledge_in_scan(st: State, world: World) -> None:
+    """Acknowledge the first entry of a consumer while a scan of the replay set is under way; attempts follow the scan."""
+    w = world.w
+    slot = world.slot_of_name[w[w_.ACKS_IN_SCAN] - 1]
+    w[w_.ACKS_IN_SCAN] = 0
+    entry = entry_of(st, world, slot, False) if slot != NOBODY else NOBODY + WIDE
+    if entry == NOBODY:
+        return
+    done = commands.ack(st, entry)
+    for at in range(done.flows):
+        commands.apply_flow(st, done.holder, done.permits if at == 0 else 0)
+    w[w_.RETRY] = 1
+    take_notice(st, world)
+
+
+@compiled_inside
+def mark_delete_moved(st: State, world: World) -> None:
+    """Free recently joined consumers that mark-delete has reached, or have the next attempt trim what it has passed."""
+    freed = False
+    if world.w[w_.CLASSIC] == 1:
+        freed = read_position.prune(st)
+    elif st.s[st_.TRACK_LAST_SENT] == 1:
+        freed = last_sent_position.prune(st)
+    if freed:
+        attempt(st, world)
+    if st.s[st_.TRIMS_TO_MARK_DELETE] == 1:
+        start_timer(st, world)
+
+
+@compiled_inside
+def take_notice(st: State, world: World) -> None:
+    """Start the unblock timer if a draining hash that had refused an entry is free."""
     if st.s[st_.DRAIN_NOTICE] != 0:
         st.s[st_.DRAIN_NOTICE] = 0
-        world.w[w_.TIMER] = 1
+        start_timer(st, world)
+
+
+@compiled_inside
+def start_timer(st: State, world: World) -> None:
+    """Start the unblock timer, or let it run: its end cancels a normal read that has waited since the last call.
+
+    Source: RescheduleReadHandler.
+    """
+    world.w[w_.TIMER] = 1
+    world.w[w_.CANCELS] = st.s[st_.PENDING_READ]
+
+
+@compiled_inside
+def clear_backlog(st: State, world: World) -> int:
+    """Clear the backlog: the cursor moves past the last stored entry, and later releases drop what it has passed."""
+    w = world.w
+    if st.s[st_.MARK_DELETE] == w[w_.STORED] - 1:
+        return IMPOSSIBLE
+    cursor_moves.pass_entries(st, w[w_.STORED] - 1)
+    if w[w_.TRIMS_AFTER_MOVE] == 1:
+        was_blocked = st.s[st_.BLOCKED_ON_UNACKED]
+        remove_up_to(st, st.s[st_.MARK_DELETE], 0)
+        for at in range(st.s[st_.N_CONSUMERS]):
+            slot = st.order[at] + WIDE
+            count = pending_on(st, slot, 0, w[w_.STORED], world.entries)
+            if count > 0:
+                flows = commands.trim_pending(st, slot, world.entries[:count], world.outcome[:0])
+                flow_freed(st, world, slot, flows.notices, flows.permits)
+        if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
+            attempt(st, world)
+        st.s[st_.DRAIN_NOTICE] = 0
+        start_timer(st, world)
+    mark_delete_moved(st, world)
+    return result_of(world)
 
 
 @compiled_inside
@@ -298,10 +409,21 @@ def is_readable(st: State, world: World) -> bool:
 
 
 @compiled_inside
+def read_waits(st: State, world: World) -> bool:
+    """Check whether a normal read waits for an entry that is not stored yet."""
+    w = world.w
+    if st.s[st_.PENDING_READ] == 0 or w[w_.READ_WAITED] == 0 or w[w_.TAKEN] != 0:
+        return False
+    return not is_readable(st, world)
+
+
+@compiled_inside
 def cancel_read(st: State, world: World) -> None:
     """Cancel a normal read that waits; between #23384 and #23855 a replay read is forgotten with it."""
     st.s[st_.PENDING_READ] = 0
     if world.w[w_.CANCEL_CLEARS_REPLAY] == 1:
+        if world.w[w_.REPLAYS] > 0:
+            world.w[w_.FORGOT_REPLAY] = 1
         st.s[st_.PENDING_REPLAY] = 0
 
 
@@ -309,6 +431,7 @@ def cancel_read(st: State, world: World) -> None:
 def attempt(st: State, world: World) -> None:
     """Attempt a read, and issue it to the storage (``readMoreEntries``)."""
     w, plan = world.w, world.plan
+    w[w_.CANCELS] = 0
     if w[w_.CLASSIC] == 1:
         read_loop.plan_size(st, plan, world.attempts)
         read_loop_classic.plan_replay(st, plan)
@@ -319,14 +442,34 @@ def attempt(st: State, world: World) -> None:
             for entry in range(st.s[st_.MARK_DELETE] + 1):
                 if st.holder[entry] != NOBODY:
                     let_go(st, st.holder[entry] + WIDE, entry)
-        read_loop.plan_read(st, plan, world.attempts)
+        if w[w_.ACKS_IN_SCAN] == 0:
+            read_loop.plan_read(st, plan, world.attempts)
+        else:
+            plan_with_ack(st, world)
     if plan[0] == read_loop.REPLAY_READ:
         issue_replay_read(st, world)
     elif plan[0] == read_loop.NORMAL_READ:
         w[w_.READ_LIMIT] = plan[1]
         w[w_.READ_WAITED] = 0 if is_readable(st, world) else 1
     elif plan[0] == read_loop.BACK_OFF:
-        w[w_.TIMER] = 1
+        w[w_.RETRY] = 1
+
+
+@compiled_inside
+def plan_with_ack(st: State, world: World) -> None:
+    """Plan a read; an acknowledgement comes while the scan of the replay set is behind its first entry."""
+    plan, attempts = world.plan, world.attempts
+    read_loop.plan_size(st, plan, attempts)
+    if plan[0] == read_loop.UNDECIDED:
+        found = WIDE
+        entry = read_loop.begin_scan(st)
+        if entry >= 0:
+            found = read_loop.scan(st, plan[1], found, entry, entry + 1, plan, attempts)
+            acknowledge_in_scan(st, world)
+            entry = next_in_replay(st, entry + 1)
+            found = read_loop.scan(st, plan[1], found, entry, st.s[st_.REPLAY_HIGH], plan, attempts)
+        read_loop.end_scan(st, found, plan)
+    read_loop.plan_normal(st, plan)
 
 
 @compiled_inside
@@ -341,7 +484,7 @@ def issue_replay_read(st: State, world: World) -> None:
             size += 1
     commands.issue_replay(st, plan)
     if size == 0:
-        w[w_.TIMER] = 1  # the next attempt follows at once, in another thread
+        w[w_.RETRY] = 1  # the next attempt follows at once, in another thread
         return
     world.replay_sizes[at] = size
     w[w_.REPLAYS] += 1
@@ -351,16 +494,46 @@ def issue_replay_read(st: State, world: World) -> None:
 def complete_normal_read(st: State, world: World) -> int:
     """Complete the normal read with the entries that are there now, and dispatch them."""
     w = world.w
-    if st.s[st_.PENDING_READ] == 0 or (w[w_.READ_WAITED] == 1 and not is_readable(st, world)):
+    if w[w_.TAKEN] == 0 and (st.s[st_.PENDING_READ] == 0 or read_waits(st, world)):
         return IMPOSSIBLE
-    count = 0
+    count = read_on(st, world)
+    for i in range(count):
+        world.entries[i] = world.taken[i]
+    w[w_.TAKEN] = 0
+    complete(st, world, False, count)
+    return result_of(world)
+
+
+@compiled_inside
+def move_cursor(st: State, world: World) -> int:
+    """Let the cursor return the entries of the normal read: the read position moves before the dispatcher has them.
+
+    Source: OpReadEntry.internalReadEntriesComplete.
+    """
+    w = world.w
+    if w[w_.TAKEN] != 0 or st.s[st_.PENDING_READ] == 0:
+        return IMPOSSIBLE
+    count = read_on(st, world)
+    if count == 0:
+        return IMPOSSIBLE
+    w[w_.TAKEN] = 1 + count
+    st.s[st_.READ_POSITION] = max(st.s[st_.READ_POSITION], world.taken[count - 1] + 1)
+    return DONE
+
+
+@compiled_inside
+def read_on(st: State, world: World) -> int:
+    """Write the result of the normal read into ``taken``, unless the cursor has returned it; returns how many entries."""
+    w = world.w
+    if w[w_.TAKEN] != 0:
+        return w[w_.TAKEN] - 1
+    count = WIDE
     if w[w_.READ_WAITED] == 0 or w[w_.EMPTY_WHEN_WAITED] == 0:
         for entry in range(st.s[st_.READ_POSITION], w[w_.STORED]):
             if st.deleted[entry] == 0 and count < w[w_.READ_LIMIT]:
-                world.entries[count] = entry
+                world.taken[count] = entry
                 count += 1
-    complete(st, world, False, count)
-    return result_of(world)
+    return count
 
 
 @compiled_inside
@@ -401,7 +574,7 @@ def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
     w = world.w
     classic = w[w_.CLASSIC] == 1
     chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
-    promises.check_round(st, world, entries)
+    promises.check_round(st, world, is_replay, entries)
     read_loop.send_groups(st, is_replay, entries, world.outcome)
     sent_to = 0
     for i in range(len(entries)):
@@ -414,11 +587,40 @@ def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
             sent_to += int(first)
     has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
     goes_on = commands.conclude(st, classic, chosen, entries, world.outcome, has_more, sent_to)
-    looks_ahead, retry = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
-    if sent_to > 0 or (retry and looks_ahead):
+    looks_ahead, retries = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
+    if sent_to > 0 or (retries and looks_ahead):
         attempt(st, world)
-    elif retry:
-        w[w_.TIMER] = 1
+    elif retries:
+        w[w_.RETRY] = 1
+
+
+# --- timers --------------------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def run_timer(st: State, world: World) -> int:
+    """End the unblock timer: attempt a read. A normal read that has waited beside a replay set is cancelled first.
+
+    Source: RescheduleReadHandler.
+    """
+    w = world.w
+    if w[w_.TIMER] == 0:
+        return IMPOSSIBLE
+    w[w_.TIMER] = 0
+    if w[w_.CANCELS] == 1 and st.s[st_.N_REPLAY] > 0 and read_waits(st, world):
+        cancel_read(st, world)
+    attempt(st, world)
+    return result_of(world)
+
+
+@compiled_inside
+def retry(st: State, world: World) -> int:
+    """Attempt the read that was put off (reScheduleReadInMs)."""
+    if world.w[w_.RETRY] == 0:
+        return IMPOSSIBLE
+    world.w[w_.RETRY] = 0
+    attempt(st, world)
+    return result_of(world)
 
 
 # --- the end of a schedule -----------------------------------------------------------------------------------------
@@ -429,7 +631,8 @@ def settle(st: State, world: World, names: int) -> int:
     """Let clients acknowledge all that they hold and grant permits, and reads complete, until nothing moves.
 
     As a client does, a consumer grants permits when it has none left. The broker attempts a read where something triggers
-    it. Returns ``BROKEN`` if an entry is left then that a connected consumer owns, or if a step breaks a promise.
+    it. Returns ``BROKEN`` if an entry is left then that a connected consumer owns, or if a step breaks a promise. Of
+    consumers that hang nothing comes, and nothing is expected for them.
     """
     w = world.w
     if st.s[st_.N_CONSUMERS] == 0:
@@ -439,7 +642,7 @@ def settle(st: State, world: World, names: int) -> int:
         before = left_over(st, world)
         for name in range(names):
             slot = world.slot_of_name[name]
-            if slot != NOBODY:
+            if slot != NOBODY and not hangs(world, name):
                 for entry in range(w[w_.STORED]):
                     if st.holder[entry] == slot:
                         acknowledge(st, world, entry)
@@ -447,39 +650,65 @@ def settle(st: State, world: World, names: int) -> int:
                     grant(st, world, slot, _MANY_PERMITS)
         complete_replay_read(st, world)
         complete_normal_read(st, world)
-        if w[w_.TIMER] == 1:
-            run_timer(st, world)
+        run_timer(st, world)
+        retry(st, world)
         if w[w_.BROKEN] != promises.KEPT:
             return BROKEN
         left = left_over(st, world)
         if left == 0:
-            return DONE
+            return check_counters(st, world)
         quiet = quiet + 1 if left == before else 0
         if quiet == w_.MAX_ENTRIES:
             break
-    promises.note_stuck(st, world)
+    promises.note_stuck(st, world, first_left_over(st, world))
     return BROKEN
 
 
 @compiled_inside
-def run_timer(st: State, world: World) -> None:
-    """End the broker's timer: attempt a read. A normal read that has waited beside a replay set is cancelled first.
-
-    Source: RescheduleReadHandler, reScheduleReadInMs.
-    """
-    w = world.w
-    w[w_.TIMER] = 0
-    waits = st.s[st_.PENDING_READ] == 1 and w[w_.READ_WAITED] == 1 and not is_readable(st, world)
-    if waits and w[w_.CLASSIC] == 0 and st.s[st_.N_REPLAY] > 0:
-        cancel_read(st, world)
-    attempt(st, world)
+def check_counters(st: State, world: World) -> int:
+    """Check the counters when clients have acknowledged all: nothing is left, unless a consumer hangs."""
+    if world.w[w_.HANGING] != 0:
+        return DONE
+    for entry in range(world.w[w_.STORED]):
+        if st.holder[entry] != NOBODY:
+            acknowledge(st, world, entry)
+    promises.check_counters(st, world)
+    return result_of(world)
 
 
 @compiled_inside
 def left_over(st: State, world: World) -> int:
-    """Count the stored entries that are not acknowledged, and whose key a connected consumer owns."""
+    """Count the stored entries that are not acknowledged, and that clients can expect to get; see ``is_expected``."""
     count = 0
     for entry in range(world.w[w_.STORED]):
-        if st.deleted[entry] == 0 and st.hash_owner[st.hash_id[entry]] != NOBODY:
+        if is_expected(st, world, entry):
             count += 1
     return count
+
+
+@compiled_inside
+def first_left_over(st: State, world: World) -> int:
+    """Return the first entry of ``left_over``."""
+    entry = WIDE
+    while not is_expected(st, world, entry):
+        entry += 1
+    return entry
+
+
+@compiled_inside
+def is_expected(st: State, world: World, entry: int) -> bool:
+    """Check whether a stored entry is not acknowledged, and its key belongs to a consumer that does not hang.
+
+    While a consumer that hangs holds an entry of the key, order may hold the others back.
+    """
+    if st.deleted[entry] == 1 or st.hash_owner[st.hash_id[entry]] == NOBODY:
+        return False
+    if world.w[w_.HANGING] == 0:
+        return True
+    if hangs(world, st.hash_owner[st.hash_id[entry]] // SLOTS_PER_NAME):
+        return False
+    for other in range(world.w[w_.STORED]):
+        same_key = st.holder[other] != NOBODY and st.hash_id[other] == st.hash_id[entry]
+        if same_key and hangs(world, st.holder[other] // SLOTS_PER_NAME):
+            return False
+    return True

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatch_core.broker import state as st_
-from dispatch_core.broker.gates import GATES, first_gate_for
+from dispatch_core.broker.gates import GATES, NO_PERMITS, first_gate_for, replay_set_is_full
+from dispatch_core.broker.permits import is_available
 from dispatch_core.broker.state import NOBODY, State
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
@@ -22,15 +23,33 @@ SENTENCES: Final = {
         "all consumers had left while a read was in flight, and the cursor rewinds only when a normal read completes: that "
         "read waits for an entry that is not stored yet"
     ),
-    "replay_read_forgotten": "a replay read was forgotten, so no other is issued",
+    "replay_read_forgotten": "a replay read was forgotten while it was in flight: a read that waits was cancelled",
+    "replay_read_lost": "the dispatcher waits for a replay read that is not in flight, and issues no other",
     "normal_read_waits": (
         "a round could send nothing, so the next attempt passed the replay set over once, to read on: that read waits for "
         "an entry that is not stored yet, and nothing else makes the broker look at the replay set"
     ),
-    "reads_twice": "the cursor rewound, or a replay read was issued, while a read of the same entry was in flight",
+    "nobody_reads": "all consumers have recently joined, and no normal read is issued for such",
+    "no_read": "nothing holds the entry, and no read is issued that would find it",
+    "read_again": (
+        "all consumers had left while a replay read was in flight, and the cursor rewound after its entries were sent: they "
+        "were read again"
+    ),
+    "replayed_again": "a replay read was in flight while the same entry was read, or replayed, and sent",
     "after_a_request": "a redelivery request moved an entry to the replay set while later ones of its key stayed pending",
     "after_a_leave": "a consumer left while a read was in flight",
     "after_a_join": "a key moved to a consumer that joined while entries of it were pending or in flight",
+    "cursor_ahead": (
+        "the read position had moved past entries that were not dispatched yet when a consumer joined, so they count as "
+        "delivered before"
+    ),
+    "free_within_scan": (
+        "an acknowledgement freed a draining hash while the replay set was looked through: an earlier entry of it was "
+        "refused, a later one was not"
+    ),
+    "after_a_move": "the cursor moved past pending entries, which nobody counts as acknowledged",
+    "after_a_partial_ack": "messages of a batch were acknowledged one by one, and the rest of it was counted twice or never",
+    "no_count": "messages were sent or taken back without being counted",
 }
 
 
@@ -38,15 +57,25 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
     """Name the cause in the state at which a schedule has broken a promise: a name of ``SENTENCES``, or of a gate."""
     kinds = {s_.kind_of(number) for number in steps}
     if promise == promises.DOUBLE_OUTSTANDING:
-        return "reads_twice"
-    if promise != promises.STUCK:
+        if world.w[w_.FORGOT_REPLAY] == 1:
+            return "replay_read_forgotten"
+        return "replayed_again" if world.w[w_.AT_REPLAY] == 1 else "read_again"
+    if promise == promises.LEAK:
+        if s_.CLEAR in kinds:
+            return "after_a_move"
+        return "after_a_partial_ack" if s_.ACK_PART in kinds else "no_count"
+    if promise not in (promises.STUCK, promises.STARVED):
+        if s_.ACK_IN_SCAN in kinds:
+            return "free_within_scan"
+        if s_.CURSOR in kinds:
+            return "cursor_ahead"
         if kinds & {s_.NACK_FIRST, s_.NACK_ALL}:
             return "after_a_request"
         return "after_a_leave" if s_.LEAVE in kinds else "after_a_join"
     if st.s[st_.REWIND_DUE] == 1:
         return "rewind_waits"
     if st.s[st_.PENDING_REPLAY] == 1 and world.w[w_.REPLAYS] == 0:
-        return "replay_read_forgotten"
+        return "replay_read_lost"
     entry = int(world.w[w_.AT_ENTRY])
     slot = int(st.hash_owner[st.hash_id[entry]])
     classic = bool(world.w[w_.CLASSIC])
@@ -54,9 +83,33 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
         NOBODY if slot == NOBODY else int(first_gate_for(st, classic, slot, entry, bool(st.in_replay[entry])))
     )
     name = GATES[gate] if gate > 0 else "no_read"
+    if gate == NO_PERMITS and is_available(st, slot):
+        recent = int(st.s[st_.N_RECENT])
+        name = "nobody_reads" if classic and recent == int(st.s[st_.N_CONSUMERS]) else "no_read"
+        if not classic and replay_set_is_full(st, 0) and entry >= st.s[st_.READ_POSITION]:
+            name = "look_ahead_limit"
+    if gate == NO_PERMITS and st.blocked[slot]:
+        name = "unacked_limit_consumer"
     if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name != "draining_hash":
         return "normal_read_waits"
     return name
+
+
+#: Causes that the kinds of steps say: they hold for a schedule of which no step can be left out.
+BY_STEPS: Final = frozenset(
+    {
+        *("after_a_request", "after_a_leave", "after_a_join", "cursor_ahead", "free_within_scan"),
+        *("after_a_move", "after_a_partial_ack", "no_count"),
+    }
+)
+#: Every cause there is.
+NAMES: Final = (*SENTENCES, *GATES[1:])
+
+
+def table() -> str:
+    """Return the causes that are no gates as a table, for ``docs/hunt.md``."""
+    rows = [f"| `{name}` | {sentence} |" for name, sentence in SENTENCES.items()]
+    return "\n".join(["| cause | |", "|---|---|", *rows]) + "\n"
 
 
 def sentence_of(cause: str) -> str:
@@ -67,6 +120,4 @@ def sentence_of(cause: str) -> str:
     >>> sentence_of("no_read")
     'nothing holds the entry, and no read is issued that would find it'
     """
-    if cause == "no_read":
-        return "nothing holds the entry, and no read is issued that would find it"
     return SENTENCES.get(cause, f"{cause} holds the entry for ever")

@@ -19,6 +19,8 @@ from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.ordering import last_sent_position
 from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.replay_set import first_in_replay
+from dispatch_core.broker.state import NOBODY
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.world import MAX_ENTRIES
@@ -49,14 +51,15 @@ class Replay:
 
     def __init__(self, profile: Profile, keys: Sequence[str], schedule: Sequence[int]) -> None:
         self.profile = profile
-        self.keys = [keys[s_.detail_of(step)] for step in schedule if s_.kind_of(step) == s_.STORE][
-            :MAX_ENTRIES
-        ]
+        stored = [step for step in schedule if s_.kind_of(step) in (s_.STORE, s_.STORE_BATCH)][:MAX_ENTRIES]
+        self.keys = [keys[s_.detail_of(step)] for step in stored]
+        self.sizes = [s_.BATCH if s_.kind_of(step) == s_.STORE_BATCH else 1 for step in stored]
         hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in self.keys or keys[:1]]
         classic = profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
         dispatcher = ClassicKeySharedDispatcher if classic else KeySharedDispatcher
         joins = sum(s_.kind_of(step) == s_.JOIN for step in schedule)
-        self.core = dispatcher(profile, np.array(hashes, np.int64), np.ones(len(hashes), np.int64), joins + 1)
+        sizes = np.array(self.sizes or [1], np.int64)
+        self.core = dispatcher(profile, np.array(hashes, np.int64), sizes, joins + 1)
         self.lines: list[Line] = []
         self.sent: list[tuple[int, list[int]]] = []
         self._numbers: dict[int, int] = {}  # name → number of its connection
@@ -66,22 +69,32 @@ class Replay:
         self._limit: int | None = None  # of the normal read in flight
         self._waited = False
         self._replays: list[list[int]] = []
+        self._taken: list[int] | None = (
+            None  # entries that the cursor has returned and the dispatcher has not
+        )
+        self._retry = False
         self._timer = False
+        self._cancels = False
+        self._acks_in_scan: int | None = None  # name of the consumer
+        self._hanging: set[int] = set()  # names
         for step in schedule:
             self._take(step)
 
     def settle(self) -> None:
         """See ``broker_steps.settle``; ends when nothing is left, or nothing moves."""
         for _ in range(LAST_ROUNDS):
-            for number in [*self._numbers.values()]:
+            for name in sorted(self._numbers):
+                number = self._numbers[name]
+                if name in self._hanging:
+                    continue
                 for entry in self.core.pending_on(number):
                     self._ack(number, entry)
                 if int(self.core.state.permits[self.core.slot(number)]) < 1:
                     self._grant(number, _MANY_PERMITS)
             self._complete_replay()
             self._complete_normal()
-            if self._timer:
-                self._run_timer()
+            self._run_timer()
+            self._run_retry()
             if self.core.state.deleted[: self._stored].all():
                 return
 
@@ -93,7 +106,7 @@ class Replay:
 
     def _take(self, step: int) -> None:
         kind, name = s_.kind_of(step), s_.name_of(step)
-        if kind == s_.STORE:
+        if kind in (s_.STORE, s_.STORE_BATCH):
             if self._stored < len(self.keys):
                 self._stored += 1
                 self._stored_at.append(len(self.lines))
@@ -101,6 +114,14 @@ class Replay:
             self._complete_normal()
         elif kind == s_.REPLAY:
             self._complete_replay()
+        elif kind == s_.TIMER:
+            self._run_timer()
+        elif kind == s_.RETRY:
+            self._run_retry()
+        elif kind == s_.CURSOR:
+            self._move_cursor()
+        elif kind == s_.CLEAR:
+            self._clear_backlog()
         elif kind == s_.JOIN:
             if name not in self._numbers:
                 self._join(name, s_.PERMITS[s_.detail_of(step)])
@@ -111,6 +132,13 @@ class Replay:
         pending = self.core.pending_on(number)
         if kind == s_.LEAVE:
             self._leave(name, number)
+        elif name in self._hanging:
+            return
+        elif kind == s_.HANG:
+            self._hanging.add(name)
+        elif kind == s_.ACK_IN_SCAN:
+            if not self._classic and self._acks_in_scan is None:
+                self._acks_in_scan = name
         elif kind == s_.FLOW:
             self._grant(number, 1)
         elif kind == s_.NACK_ALL:
@@ -125,6 +153,8 @@ class Replay:
             done = self.core.redeliver(number, pending[:1])
             self._attempt()
             self._flow(number, done.flows)
+        elif kind == s_.ACK_PART:
+            self._ack_part(number, pending[0])
         else:
             self._ack(number, pending[-1] if kind == s_.ACK_LAST else pending[0])
 
@@ -132,7 +162,11 @@ class Replay:
         self._joined += 1
         number = self._numbers[name] = self._joined
         called = f"c{name + 1}"
-        key_shared = {"mode": "AUTO_SPLIT", "allow_out_of_order": False, "ranges": []}
+        key_shared = {
+            "mode": "AUTO_SPLIT",
+            "allow_out_of_order": self.profile.allow_out_of_order,
+            "ranges": [],
+        }
         self._write(
             "consumer_added",
             number,
@@ -148,12 +182,12 @@ class Replay:
 
     def _leave(self, name: int, number: int) -> None:
         del self._numbers[name]
+        self._hanging.discard(name)
         self._write("consumer_removed", number)
         moved = self.core.select_out(number)
         self.core.drop(number, moved)
-        if not self._numbers and self._limit is not None and self._waited and not self._readable():
-            self.core.read_cancelled()
-            self._limit = None
+        if not self._numbers and self._read_waits():
+            self._cancel_read()
         self._attempt()
         forgets = self._numbers or self.core.state.s[st_.TRACK_LAST_SENT] or self._classic
         if forgets and self.core.forget(number):
@@ -180,20 +214,88 @@ class Replay:
             if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
                 self._attempt()
         if self.core.mark_delete() != before:
-            if self._frees():
-                self._attempt()
-            self._timer |= self.core.trims_in_attempts()
+            self._mark_delete_moved()
+        self._take_notice()
+
+    def _ack_part(self, number: int, entry: int) -> None:
+        left = self.core.unacked_messages(entry) - 1
+        if left < 1 or not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"):
+            return
+        every = (1 << self.sizes[entry]) - 1
+        words = [every ^ ((1 << (self.sizes[entry] - left)) - 1)]  # the first ones are acknowledged
+        self._write(
+            "ack", number, ack_type="Individual", positions=self._positions([entry]), ack_sets=[words]
+        )
+        was_blocked = bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
+        self.core.acknowledge_indexes(entry, words)
+        if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
+            self._attempt()
+
+    def _ack_in_scan(self) -> None:
+        name, self._acks_in_scan = self._acks_in_scan, None
+        number = self._numbers.get(NOBODY if name is None else name)
+        pending = [] if number is None else self.core.pending_on(number)
+        if number is None or not pending:
+            return
+        self._write("ack", number, ack_type="Individual", positions=self._positions(pending[:1]))
+        done = self.core.ack(pending[0])
+        assert done is not None
+        for at in range(done.flows.notices):
+            self.core.flow_applied(number, done.flows.permits if at == 0 else 0)
+        self._retry = True
+        self._take_notice()
+
+    def _mark_delete_moved(self) -> None:
+        if self._frees():
+            self._attempt()
+        if self.core.trims_in_attempts():
+            self._start_timer()
+
+    def _take_notice(self) -> None:
         if self.core.state.s[st_.DRAIN_NOTICE]:
             self.core.state.s[st_.DRAIN_NOTICE] = 0
-            self._timer = True
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        self._timer = True
+        self._cancels = bool(self.core.state.s[st_.PENDING_READ])
+
+    def _clear_backlog(self) -> None:
+        before, last = self.core.mark_delete(), self._stored - 1
+        if before == last:
+            return
+        moved = {"from": f"1:{before}", "to": f"1:{last}", "entries": last - before}
+        self._write("cursor_moved", None, by="clear_backlog", **moved)
+        self.core.move_forward(last)
+        if self.core.trims_after_a_move():
+            was_blocked = bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
+            connected = self.core.connected()
+            parked = {number: self._parked(number) for number in connected if self.core.is_blocked(number)}
+            self.core.trim_passed()
+            for number, permits in parked.items():
+                if not self.core.is_blocked(number):
+                    self._flow(number, Flows(1, permits - self._parked(number)))
+            if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
+                self._attempt()
+            self.core.state.s[st_.DRAIN_NOTICE] = 0
+            self._start_timer()
+        self._mark_delete_moved()
+
+    def _parked(self, number: int) -> int:
+        return int(self.core.state.parked_permits[self.core.slot(number)])
 
     def _run_timer(self) -> None:
+        if not self._timer:
+            return
         self._timer = False
-        waits = self._limit is not None and self._waited and not self._readable()
-        if waits and not self._classic and self.core.state.s[st_.N_REPLAY] > 0:
-            self.core.read_cancelled()
-            self._limit = None
+        if self._cancels and self.core.state.s[st_.N_REPLAY] > 0 and self._read_waits():
+            self._cancel_read()
         self._attempt()
+
+    def _run_retry(self) -> None:
+        if self._retry:
+            self._retry = False
+            self._attempt()
 
     def _frees(self) -> bool:
         """Free recently joined consumers that mark-delete has reached; returns whether there were any."""
@@ -212,8 +314,20 @@ class Replay:
         start, deleted = int(self.core.state.s[st_.READ_POSITION]), self.core.state.deleted
         return [entry for entry in range(start, self._stored) if not deleted[entry]]
 
+    def _read_waits(self) -> bool:
+        return self._limit is not None and self._waited and self._taken is None and not self._readable()
+
+    def _cancel_read(self) -> None:
+        self.core.read_cancelled()
+        self._limit = None
+
     def _attempt(self) -> None:
-        read = self.core.attempt_read()
+        self._cancels = False
+        first, skips = int(first_in_replay(self.core.state)), self.core.state.s[st_.SKIP_NEXT_REPLAY]
+        if self._acks_in_scan is None or first < 0 or skips:
+            read = self.core.attempt_read()
+        else:
+            read = self.core.attempt_read(self._between, pauses=(first + 1,))
         if read.kind == "Normal":
             self._limit, self._waited = read.max_entries, not self._readable()
         elif read.kind == "Replay":
@@ -221,17 +335,34 @@ class Replay:
             if entries:
                 self._replays.append(entries)
             else:
-                self._timer = True
+                self._retry = True
         elif read.kind == "Backoff":
-            self._timer = True
+            self._retry = True
+
+    def _between(self, step: int) -> None:
+        """Let the acknowledgement come within a scan: step 2 follows its first entry."""
+        if step == 2 and self.core.may_read():
+            self._ack_in_scan()
 
     def _complete_normal(self) -> None:
-        there = self._readable()
-        if self._limit is None or not self.core.state.s[st_.PENDING_READ] or (self._waited and not there):
+        if self._limit is None or self._read_waits():
             return
-        empty = self._waited and "waiting_read_gets_entries" not in self.profile.changes
-        entries, self._limit = [] if empty else there[: self._limit], None
+        entries, self._limit, self._taken = self._read_on(), None, None
         self._dispatch("Normal", entries)
+
+    def _read_on(self) -> list[int]:
+        if self._taken is not None:
+            return self._taken
+        if self._waited and "waiting_read_gets_entries" not in self.profile.changes:
+            return []
+        return self._readable()[: self._limit]
+
+    def _move_cursor(self) -> None:
+        if self._limit is None or self._taken is not None or self._read_waits() or not self._read_on():
+            return
+        self._taken = self._read_on()
+        s = self.core.state.s
+        s[st_.READ_POSITION] = max(int(s[st_.READ_POSITION]), self._taken[-1] + 1)
 
     def _complete_replay(self) -> None:
         if self._replays:
@@ -244,22 +375,24 @@ class Replay:
         outcome = self.core.round(kind, entries)
         for number, taken in outcome.sent.items():
             self.sent.append((number, taken))
-            self._write("sent", number, positions=self._positions(taken), batch_sizes=[1] * len(taken))
+            sizes = [self.sizes[entry] for entry in taken]
+            self._write("sent", number, positions=self._positions(taken), batch_sizes=sizes)
         looks_ahead = self.core.finish_round(
             outcome, has_more=int(self.core.state.s[st_.READ_POSITION]) < self._stored
         )
         if outcome.sent or (outcome.retry and looks_ahead):
             self._attempt()
         elif outcome.retry:
-            self._timer = True
+            self._retry = True
 
     # --- the log -------------------------------------------------------------------------------------------------
 
     def _positions(self, entries: Sequence[int]) -> list[str]:
         return [f"1:{entry}" for entry in entries]
 
-    def _write(self, kind: str, consumer: int, **fields: Any) -> None:
-        self.lines.append(Line(kind, {"consumer": consumer, **fields}))
+    def _write(self, kind: str, consumer: int | None, **fields: Any) -> None:
+        who = {} if consumer is None else {"consumer": consumer}
+        self.lines.append(Line(kind, {**who, **fields}))
 
     def _time_us(self, line: int) -> int:
         return _BEGIN_US + (line + 1) * _LINE_US
@@ -284,7 +417,7 @@ class Replay:
                     "producer": "p",
                     "sequence_id": entry,
                     "publish_time_ms": self._time_us(self._stored_at[entry]) // 1000,
-                    "num_messages": 1,
+                    "num_messages": self.sizes[entry],
                     "size_bytes": 20,
                 }
             )

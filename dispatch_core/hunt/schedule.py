@@ -10,10 +10,12 @@ A step is a number, so that compiled code can choose and play it: its kind, a co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Final
 
 from dispatch_core.arrays.jit import compiled_with_caller
+from dispatch_core.errors import DispatchAuditError
 
 NAMES: Final = 3
 KEYS: Final = 3
@@ -21,8 +23,39 @@ KEYS: Final = 3
 PERMITS: Final = (1, 2, 10)
 _WIDTH: Final = 8  # numbers that a name or a detail may have
 
-STORE, JOIN, LEAVE, FLOW, ACK_FIRST, ACK_LAST, NACK_FIRST, NACK_ALL, READ, REPLAY = range(10)
-N_KINDS: Final = 10
+(
+    STORE,
+    JOIN,
+    LEAVE,
+    FLOW,
+    ACK_FIRST,
+    ACK_LAST,
+    NACK_FIRST,
+    NACK_ALL,
+    READ,
+    REPLAY,
+    TIMER,
+    RETRY,
+    CURSOR,
+    ACK_IN_SCAN,
+    STORE_BATCH,
+    ACK_PART,
+    CLEAR,
+    HANG,
+) = range(18)
+
+#: Messages of an entry that ``STORE_BATCH`` stores.
+BATCH: Final = 3
+
+#: Kinds of steps that are no step of a consumer.
+WITHOUT_CONSUMER: Final = frozenset({STORE, STORE_BATCH, READ, REPLAY, TIMER, RETRY, CURSOR, CLEAR})
+#: Further kinds of steps, by the name of their group.
+GROUPS: Final = {
+    "races": (CURSOR, ACK_IN_SCAN),
+    "batches": (STORE_BATCH, ACK_PART),
+    "moves": (CLEAR,),
+    "hangs": (HANG,),
+}
 
 _TEXTS: Final = {
     LEAVE: "leaves",
@@ -31,6 +64,17 @@ _TEXTS: Final = {
     ACK_LAST: "acknowledges the last entry that it holds",
     NACK_FIRST: "requests the first entry that it holds again",
     NACK_ALL: "requests everything again",
+    READ: "the normal read completes",
+    REPLAY: "the replay read completes",
+    TIMER: "the unblock timer ends",
+    RETRY: "the delayed read attempt follows",
+    CURSOR: "the cursor has the entries of the normal read, the dispatcher not yet",
+    ACK_IN_SCAN: (
+        "acknowledges the first entry that it holds while the next scan of the replay set is behind its first entry"
+    ),
+    ACK_PART: "acknowledges a message of the first entry that it holds",
+    CLEAR: "the backlog is cleared",
+    HANG: "hangs: it sends no command any more",
 }
 
 
@@ -61,26 +105,47 @@ def detail_of(number: int) -> int:
     return number % _WIDTH
 
 
-def all_steps(names: int = NAMES, keys: int = KEYS) -> list[int]:
-    """List every step there is, for so many consumer names and keys."""
+def all_steps(names: int = NAMES, keys: int = KEYS, groups: Collection[str] = ()) -> list[int]:
+    """List every step there is, for so many consumer names and keys; ``groups``: names of ``GROUPS``."""
+    kinds = [kind for group in groups for kind in GROUPS[group]]
     found = [step(STORE, detail=key) for key in range(keys)]
+    if STORE_BATCH in kinds:
+        found += [step(STORE_BATCH, detail=key) for key in range(keys)]
     for name in range(names):
         found += [step(JOIN, name, detail) for detail in range(len(PERMITS))]
         found += [step(kind, name) for kind in (LEAVE, FLOW, ACK_FIRST, ACK_LAST, NACK_FIRST, NACK_ALL)]
-    return [*found, READ_STEP, REPLAY_STEP]
+        found += [step(kind, name) for kind in kinds if kind not in WITHOUT_CONSUMER]
+    found += [READ_STEP, REPLAY_STEP, step(TIMER), step(RETRY)]
+    return [*found, *(step(kind) for kind in kinds if kind in WITHOUT_CONSUMER - {STORE_BATCH})]
 
 
 def describe(number: int) -> str:
     """Say what happens at a step."""
     kind, name = kind_of(number), f"c{name_of(number) + 1}"
-    if kind == STORE:
-        return f"an entry of key k{detail_of(number) + 1} is stored"
+    if kind in (STORE, STORE_BATCH):
+        messages = f" with {BATCH} messages" if kind == STORE_BATCH else ""
+        return f"an entry of key k{detail_of(number) + 1}{messages} is stored"
     if kind == JOIN:
         permits = PERMITS[detail_of(number)]
         return f"{name} joins with {permits} permit{'s' if permits > 1 else ''}"
-    if kind in (READ, REPLAY):
-        return f"the {'normal' if kind == READ else 'replay'} read completes"
-    return f"{name} {_TEXTS[kind]}"
+    return _TEXTS[kind] if kind in WITHOUT_CONSUMER else f"{name} {_TEXTS[kind]}"
+
+
+@lru_cache
+def _steps_by_text() -> dict[str, int]:
+    return {describe(number): number for number in all_steps(groups=tuple(GROUPS))}
+
+
+def parse(text: str) -> int:
+    """Return the step that ``describe`` says so; raises ``DispatchAuditError`` for another text.
+
+    >>> parse("c2 leaves") == step(LEAVE, name=1)
+    True
+    """
+    try:
+        return _steps_by_text()[text]
+    except KeyError:
+        raise DispatchAuditError(f"{text!r} is no step of a schedule") from None
 
 
 def renamed_names(steps: Sequence[int]) -> tuple[int, ...]:
@@ -93,7 +158,7 @@ def renamed_names(steps: Sequence[int]) -> tuple[int, ...]:
     found = []
     for number in steps:
         kind, name, detail = kind_of(number), name_of(number), detail_of(number)
-        if kind not in (STORE, READ, REPLAY):
+        if kind not in WITHOUT_CONSUMER:
             name = names.setdefault(name, len(names))
         found.append(step(kind, name, detail))
     return tuple(found)

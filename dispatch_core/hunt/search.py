@@ -7,6 +7,7 @@ step can be left out of the result.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -25,7 +26,7 @@ from dispatch_core.hunt import broker_steps, causes, promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt import world as w_
 from dispatch_core.hunt.broker_steps import ASKS_SELECTOR, BROKEN, IMPOSSIBLE, settle, take
-from dispatch_core.hunt.ownership import Owners, Ownership
+from dispatch_core.hunt.ownership import SLOTS_PER_NAME, Owners, Ownership
 from dispatch_core.hunt.world import World
 
 #: Lengths of random schedules, in steps that are tried; some of them are not possible.
@@ -33,6 +34,8 @@ SHORTEST: Final = 6
 LONGEST: Final = 26
 #: Schedules that compiled code plays before it returns, so that progress can be shown and a budget kept.
 AT_ONCE: Final = 20_000
+#: Schedules that end by known causes before ``random`` returns.
+MOST_PASSED_OVER: Final = 1_000
 
 # what compiled code reports
 PLAYED, STEPS, FOUND, RANDOM, WANTED = range(5)
@@ -88,17 +91,19 @@ def next_random(report: I64) -> int:
 
 @compiled
 def play(
-    st: State, world: World, owners: Owners, words: I64, empty: I64, steps: I64, length: int, report: I64
+    st: State, world: World, owners: Owners, words: I64, empty: I64, steps: I64, settles: bool, report: I64
 ) -> int:
-    """Play the first ``length`` of ``steps`` and settle; steps that are not possible are passed over."""
+    """Play steps, and settle if wanted; steps that are not possible are passed over."""
     begin(words, empty)
     names = len(world.slot_of_name)
-    for at in range(length):
+    for at in range(len(steps)):
         came_to = take(st, world, owners, steps[at])
         if came_to != IMPOSSIBLE:
             report[STEPS] += 1
         if came_to in (BROKEN, ASKS_SELECTOR):
             return came_to
+    if not settles:
+        return broker_steps.DONE
     report[STEPS] += 1
     return settle(st, world, names)
 
@@ -147,8 +152,9 @@ def play_random(
 class Hunter:
     """Plays schedules on the Key_Shared dispatcher of a profile.
 
-    ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. Raises
-    ``UnsupportedRuleError`` for other dispatchers.
+    ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. ``groups``: further
+    kinds of steps, see ``schedule.GROUPS``. ``pass_over``: causes that are known; schedules that end by them are counted in
+    ``passed_over``. Raises ``UnsupportedRuleError`` for other dispatchers.
     """
 
     def __init__(
@@ -158,6 +164,8 @@ class Hunter:
         *,
         seed: int = 0,
         wanted: Collection[str] = tuple(promises.NAMES.values()),
+        groups: Collection[str] = (),
+        pass_over: Collection[str] = (),
     ) -> None:
         if profile.dispatcher not in _DISPATCHERS:
             raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be hunted")
@@ -165,27 +173,35 @@ class Hunter:
         self.keys = tuple(keys)
         names = [f"c{number + 1}" for number in range(s_.NAMES)]
         hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
-        self._ownership = Ownership(profile, names, hashes)
         core = _DISPATCHERS[profile.dispatcher](
             profile,
             np.array((hashes * w_.MAX_ENTRIES)[: w_.MAX_ENTRIES], np.int64),
             np.ones(w_.MAX_ENTRIES, np.int64),
-            self._ownership.slots,
+            SLOTS_PER_NAME * len(names),
         )
+        known = core.hash_values(np.arange(len(core.state.hash_owner)))
+        self._ownership = Ownership(profile, names, known.tolist())
         changes = profile.changes
         rules = [
             (w_.CLASSIC, int(profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC)),
             (w_.RELEASES_WON, int("added_ranges" in changes)),
             (w_.EMPTY_WHEN_WAITED, int("waiting_read_gets_entries" not in changes)),
             (w_.CANCEL_CLEARS_REPLAY, int("cancel_clears_replay_read" in changes)),
+            (
+                w_.BATCH_INDEX_ACKS,
+                int(bool(profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"))),
+            ),
+            (w_.TRIMS_AFTER_MOVE, int(core.trims_after_a_move())),
         ]
-        self._arena = w_.fresh(core.state, s_.NAMES, rules)
+        self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
         self._empty = self._arena.words.copy()
-        self._choices = np.array(s_.all_steps(keys=len(keys)), np.int64)
+        self._choices = np.array(s_.all_steps(keys=len(keys), groups=groups), np.int64)
         self._steps = np.zeros(LONGEST + 1, np.int64)
         self.report = np.zeros(N_REPORTED, np.int64)
         self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
         self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
+        self._pass_over = frozenset(pass_over)
+        self.passed_over: Counter[str] = Counter()
 
     @property
     def played(self) -> int:
@@ -198,28 +214,36 @@ class Hunter:
         return int(self.report[STEPS])
 
     def random(self) -> Find | None:
-        """Play random schedules until one breaks a promise; ``None`` after ``AT_ONCE`` that do not."""
+        """Play random schedules until one breaks a promise; ``None`` after ``AT_ONCE`` that do not.
+
+        Also after ``MOST_PASSED_OVER`` that end by known causes.
+        """
         a = self._arena
-        while True:
-            came_to = play_random(
-                a.state,
-                a.world,
-                self._ownership.tables,
-                a.words,
-                self._empty,
-                self._choices,
-                self._steps,
-                self.report,
-            )
-            if came_to == ASKS_SELECTOR:
-                self._ask()
-                continue
+        for _ in range(MOST_PASSED_OVER):
+            came_to = ASKS_SELECTOR
+            while came_to == ASKS_SELECTOR:
+                came_to = play_random(
+                    a.state,
+                    a.world,
+                    self._ownership.tables,
+                    a.words,
+                    self._empty,
+                    self._choices,
+                    self._steps,
+                    self.report,
+                )
+                if came_to == ASKS_SELECTOR:
+                    self._ask()
             if came_to != BROKEN:
                 return None
-            return self._found(self._steps[: self.report[FOUND]].tolist())
+            find = self._found(self._steps[: self.report[FOUND]].tolist())
+            if not self._is_passed_over(find):
+                return find
+            self.passed_over[self.cause_of(find)] += 1
+        return None
 
-    def play(self, steps: Sequence[int]) -> Find | None:
-        """Play one schedule; returns the promise that it breaks, if it breaks any."""
+    def play(self, steps: Sequence[int], *, settles: bool = True) -> Find | None:
+        """Play one schedule; returns the promise that it breaks, if it breaks any. Without ``settles`` its steps alone."""
         a = self._arena
         numbers = np.array(steps, np.int64)
         while True:
@@ -230,7 +254,7 @@ class Hunter:
                 a.words,
                 self._empty,
                 numbers,
-                len(numbers),
+                settles,
                 self.report,
             )
             if came_to != ASKS_SELECTOR:
@@ -239,28 +263,50 @@ class Hunter:
         return self._found(steps) if came_to == BROKEN else None
 
     def shrink(self, find: Find) -> Find:
-        """Leave out steps and permits of a schedule as long as it breaks the same promise; the result has a cause."""
+        """Leave out steps and permits of a schedule as long as it breaks the same promise; the result has a cause.
+
+        A shorter schedule that ends by a cause to be passed over is none of it.
+        """
         steps = list(find.steps)
         best, smaller = find, True
         while smaller:
             smaller = False
             for shorter in _shorter(steps):
-                again = self.play(shorter)
-                if again is not None and again.promise == find.promise:
+                again = self._same(shorter, find.promise)
+                if again is not None:
                     best, steps, smaller = again, shorter, True
                     break
         # Consistent hashing goes by names: with other ones the schedule may break nothing.
-        renamed = self.play(s_.renamed_names(best.steps))
-        if renamed is None or renamed.promise != find.promise:
-            renamed = self.play(best.steps)
+        renamed = self._same(s_.renamed_names(best.steps), find.promise) or self.play(best.steps)
         assert renamed is not None
-        cause = causes.cause_of(self._arena.state, self._arena.world, renamed.promise, renamed.steps)
-        return replace(renamed, cause=cause)
+        return replace(renamed, cause=self.cause_of(renamed))
+
+    def _same(self, steps: Sequence[int], promise: int) -> Find | None:
+        """Play a schedule; returns it if it breaks the promise by a cause that is not passed over."""
+        again = self.play(steps)
+        if again is None or again.promise != promise or self._is_passed_over(again):
+            return None
+        return again
+
+    def _is_passed_over(self, find: Find) -> bool:
+        """Check the cause of the schedule played last, if its state shows one."""
+        if not self._pass_over:
+            return False
+        cause = self.cause_of(find)
+        return cause in self._pass_over and cause not in causes.BY_STEPS
+
+    def cause_of(self, find: Find) -> str:
+        """Return the cause of the schedule played last."""
+        return causes.cause_of(self._arena.state, self._arena.world, find.promise, find.steps)
 
     def entries_left(self) -> list[int]:
         """List the stored entries that are not acknowledged at the end of the schedule played last."""
         a = self._arena
         return [entry for entry in range(int(a.world.w[w_.STORED])) if not a.state.deleted[entry]]
+
+    def counters(self) -> dict[str, int]:
+        """Return positions and counters at the end of the schedule played last, by the names of ``world.COUNTERS``."""
+        return w_.counters(self._arena.state)
 
     def _ask(self) -> None:
         w = self._arena.world.w
@@ -272,7 +318,7 @@ class Hunter:
 
 
 def _shorter(steps: list[int]) -> list[list[int]]:
-    """List schedules that are a little less than ``steps``: without one step, without two, with fewer permits."""
+    """List schedules that are a little less than ``steps``: without a step, without two, with fewer permits or messages."""
     found = [steps[:at] + steps[at + 1 :] for at in range(len(steps))]
     found += [
         steps[:first] + steps[first + 1 : second] + steps[second + 1 :]
@@ -281,6 +327,8 @@ def _shorter(steps: list[int]) -> list[list[int]]:
     ]
     for at, number in enumerate(steps):
         kind, name, detail = s_.kind_of(number), s_.name_of(number), s_.detail_of(number)
-        if kind in (s_.JOIN, s_.STORE):
-            found += [[*steps[:at], s_.step(kind, name, less), *steps[at + 1 :]] for less in range(detail)]
+        fewer = [s_.step(kind, name, less) for less in range(detail)]
+        if kind == s_.STORE_BATCH:
+            fewer.append(s_.step(s_.STORE, name, detail))
+        found += [[*steps[:at], less, *steps[at + 1 :]] for less in fewer]
     return found

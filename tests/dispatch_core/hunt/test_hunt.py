@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from dispatch_core.broker.profiles import Profile, resolve
-from dispatch_core.errors import UnsupportedRuleError
+from dispatch_core.errors import DispatchAuditError, UnsupportedRuleError
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt import world as w_
+from dispatch_core.hunt.causes import table
 from dispatch_core.hunt.replayed import Replay
 from dispatch_core.hunt.search import Find, Hunter
 
@@ -20,6 +23,7 @@ KEYS = ("key-197", "key-215", "key-132")
 RANGE = {"subscriptionKeySharedUseConsistentHashing": False}
 RING = {"subscriptionKeySharedUseConsistentHashing": True}
 CLASSIC = {"subscriptionKeySharedUseClassicPersistentImplementation": True, **RANGE}
+ROOT: Final = Path(__file__).resolve().parents[3]
 #: Finds, and chunks without one, after which a test has seen enough.
 ENOUGH: Final = 60
 
@@ -52,23 +56,35 @@ def causes(found: Iterable[Find]) -> set[tuple[str, str]]:
         profile("3.0.17"),
         profile("4.2.4", classic=True),
         profile("4.0.0-preview.1"),
+        resolve("4.0.2", {**RANGE, "acknowledgmentAtBatchIndexLevelEnabled": True}),
+        resolve(
+            "4.2.4", {**RANGE, "maxUnackedMessagesPerConsumer": 2, "maxUnackedMessagesPerSubscription": 3}
+        ),
+        resolve("4.2.4", RANGE, allow_out_of_order=True),
     ],
     ids=lambda rules: rules.name,
 )
 def test_compiled_steps_and_the_dispatcher_of_the_core_come_to_the_same(rules: Profile) -> None:
-    """The entries that are left when a schedule is over, of 200 random schedules."""
+    """Positions, counters and what is left when a schedule is over, of 400 random schedules of all kinds of steps."""
     rng, hunter = random.Random(5), Hunter(rules, KEYS)
-    compared = 0
-    for _ in range(200):
-        steps = [rng.choice(s_.all_steps()) for _ in range(rng.randint(5, 30))]
-        find = hunter.play(steps)
-        if find is not None and find.promise != promises.STUCK:
+    choices = s_.all_steps(groups=tuple(s_.GROUPS))
+    compared, kinds = 0, set()
+    for _ in range(400):
+        steps = [rng.choice(choices) for _ in range(rng.randint(5, 30))]
+        described = [s_.describe(step) for step in steps]
+        if hunter.play(steps, settles=False) is not None:
             continue  # it ends where the promise is broken
         replay = Replay(rules, KEYS, steps)
+        assert hunter.counters() == w_.counters(replay.core.state), described
         replay.settle()
-        assert hunter.entries_left() == replay.entries_left(), [s_.describe(step) for step in steps]
+        find = hunter.play(steps)
+        hangs = any(s_.kind_of(step) == s_.HANG for step in steps)  # what it holds back is left, too
+        if not hangs and (find is None or find.promise == promises.STUCK):
+            assert hunter.entries_left() == replay.entries_left(), described
         compared += 1
-    assert compared > 50
+        kinds |= {s_.kind_of(step) for step in steps}
+    assert compared > 100
+    assert len(kinds) == 18
 
 
 def test_the_same_seed_plays_the_same_schedules() -> None:
@@ -154,6 +170,75 @@ def test_the_rewind_that_waits_for_a_normal_read() -> None:
     assert (shrunk.name, shrunk.cause, shrunk.entry) == (*REWIND_WAITS, 1)
     assert len(shrunk.steps) == len(steps)
     assert hunter.play([*steps[:-1], s_.REPLAY_STEP, steps[-1]]) is None  # the read ends before anybody comes
+
+
+# --- causes that are known -----------------------------------------------------------------------------------------
+
+
+def test_a_cause_that_is_passed_over_does_not_hide_longer_ones() -> None:
+    """Schedules that end by the rewind that waits are counted; the others of the same promise are found."""
+    wanted, known = ["stuck"], ["normal_read_waits", "rewind_waits"]
+    rules = profile("3.0.8")
+    found, passed = set(), 0
+    for seed in range(3):
+        hunter = Hunter(rules, KEYS, seed=seed, wanted=wanted, groups=["races"], pass_over=known)
+        finds_now = (hunter.random() for _ in range(20))
+        found |= causes(hunter.shrink(find) for find in finds_now if find is not None)
+        passed += hunter.passed_over["normal_read_waits"]
+    assert passed > 100
+    assert {cause for _, cause in found} & {"nobody_reads", "no_read"}
+    assert not {cause for _, cause in found} & set(known)
+
+
+def test_the_page_lists_the_causes() -> None:
+    text = (ROOT / "docs" / "hunt.md").read_text(encoding="utf-8")
+    _, _, after = text.partition("<!-- causes -->\n")
+    assert after.partition("<!-- end -->")[0] == table()
+
+
+# --- further kinds of steps ------------------------------------------------------------------------------------------
+
+
+def shortest(rules: Profile, promise: str, cause: str, *groups: str, chunks: int = 40) -> Find | None:
+    """Search a promise with further kinds of steps; the shortest find of a cause."""
+    hunter = Hunter(rules, KEYS, seed=3, wanted=[promise], groups=groups)
+    found = [hunter.shrink(find) for find in (hunter.random() for _ in range(chunks)) if find is not None]
+    return min(
+        (find for find in found if find.cause == cause), key=lambda find: len(find.steps), default=None
+    )
+
+
+def test_an_acknowledgement_within_a_scan_lets_a_later_entry_pass_until_23874() -> None:
+    """#23870: the draining hash is free behind an entry that was refused."""
+    find = shortest(profile("4.0.2"), "out_of_order", "free_within_scan", "races")
+    assert find is not None
+    assert len(find.steps) <= 10
+    assert shortest(profile("4.0.3"), "out_of_order", "free_within_scan", "races", chunks=10) is None
+    assert Hunter(profile("4.0.3"), KEYS).play(find.steps) is None
+
+
+def test_a_cleared_backlog_leaves_counters_until_25592() -> None:
+    find = shortest(profile("4.2.1"), "leak", "after_a_move", "moves", chunks=3)
+    assert find is not None
+    assert Hunter(profile("4.2.2"), KEYS).play(find.steps) is None
+
+
+def test_a_consumer_that_hangs_starves_others_of_the_read_position_and_not_under_draining_hashes() -> None:
+    """#23307, a motive of PIP-379."""
+    find = shortest(profile("3.0.17"), "starved", "recently_joined", "hangs", chunks=3)
+    assert find is not None
+    assert len(find.steps) <= 6
+    for seed in range(3):
+        hunter = Hunter(profile("4.2.4"), KEYS, seed=seed, wanted=["starved"], groups=["hangs"])
+        assert [hunter.random() for _ in range(3)] == [None] * 3
+
+
+def test_a_step_is_read_as_it_is_said() -> None:
+    steps = s_.all_steps(groups=tuple(s_.GROUPS))
+    assert [s_.parse(s_.describe(step)) for step in steps] == steps
+    assert len({s_.describe(step) for step in steps}) == len(steps)
+    with pytest.raises(DispatchAuditError, match="'c1 sleeps' is no step"):
+        s_.parse("c1 sleeps")
 
 
 # --- shrinking -------------------------------------------------------------------------------------------------------
