@@ -88,6 +88,8 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
         name = "nobody_reads" if classic and recent == int(st.s[st_.N_CONSUMERS]) else "no_read"
         if not classic and replay_set_is_full(st, 0) and entry >= st.s[st_.READ_POSITION]:
             name = "look_ahead_limit"
+        if st.s[st_.BLOCKED_ON_UNACKED]:
+            name = "unacked_limit_subscription"
     if gate == NO_PERMITS and st.blocked[slot]:
         name = "unacked_limit_consumer"
     if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name != "draining_hash":

@@ -1,0 +1,43 @@
+"""Write the index page of the zoo: ``python -m dispatch_core.cli.zoo docs/zoo``.
+
+With ``--verdicts`` the files of the exhibits get the verdicts that the rules of each release give: look at what changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dispatch_core.hunt import zoo
+
+
+def exhibits_in(folder: Path) -> list[zoo.Exhibit]:
+    """Read the exhibits of a folder, by name."""
+    return [zoo.parse(path.stem, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page, and with ``--verdicts`` the exhibits."""
+    parser = argparse.ArgumentParser(prog="python -m dispatch_core.cli.zoo", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--verdicts", action="store_true", help="play each exhibit on each release")
+    options = parser.parse_args(arguments)
+    exhibits = exhibits_in(options.folder)
+    if options.verdicts:
+        for at, exhibit in enumerate(exhibits):
+            own = next(iter(exhibit.verdicts))
+            found = zoo.verdicts(exhibit)
+            found.pop(zoo.KEPT, None)
+            verdicts = {name: tuple(found[name]) for name in sorted(found, key=lambda name: name != own)}
+            exhibits[at] = dataclasses.replace(exhibit, verdicts=verdicts)
+            text = zoo.text_of_exhibit(exhibits[at])
+            (options.folder / f"{exhibit.name}.toml").write_text(text, encoding="utf-8")
+    (options.folder / "README.md").write_text(zoo.page(exhibits), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The zoo: every exhibit gets its verdict on every release, and the dispatcher of the core confirms it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dispatch_core.broker import state as st_
+from dispatch_core.cli.main import main
+from dispatch_core.cli.zoo import exhibits_in
+from dispatch_core.cli.zoo import main as write_page
+from dispatch_core.errors import DispatchAuditError
+from dispatch_core.hunt import zoo
+from dispatch_core.hunt.replayed import Replay
+from dispatch_core.hunt.search import Hunter
+from dispatch_core.hunt.zoo import Exhibit
+from dispatch_core.minimize.same_finding import findings_of
+from dispatch_core.recording.files import find_recordings
+from dispatch_core.recording.reader import read_recording
+from dispatch_core.replay.whole_log import audit_whole
+
+FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "zoo"
+EXHIBITS: Final = exhibits_in(FOLDER)
+by_name = pytest.mark.parametrize("exhibit", EXHIBITS, ids=[exhibit.name for exhibit in EXHIBITS])
+
+
+def own(exhibit: Exhibit) -> str:
+    """The verdict that the exhibit stands for."""
+    return next(iter(exhibit.verdicts))
+
+
+def affected(exhibit: Exhibit) -> str:
+    """The newest release that gets it."""
+    return [release for release, verdict in exhibit.expected.items() if verdict == own(exhibit)][-1]
+
+
+def test_there_are_enough() -> None:
+    """The issues that are named most, and at least 15 in all."""
+    names = " ".join(link for exhibit in EXHIBITS for link in exhibit.links)
+    assert len(EXHIBITS) >= 15
+    for known in ("pip-282", "pip-379", "20776", "23384", "23845", "23870", "24736", "26236"):
+        assert known in names, known
+
+
+@by_name
+def test_each_release_gets_its_verdict(exhibit: Exhibit) -> None:
+    found = {release: zoo.verdict(exhibit, release) for release in zoo.RELEASES}
+    assert found == exhibit.expected
+    assert own(exhibit) in found.values()
+
+
+@by_name
+def test_a_fault_is_mended_and_a_hole_is_not(exhibit: Exhibit) -> None:
+    """A hole may be one of the classic dispatcher, which 4.2 still has."""
+    newest = exhibit.expected[zoo.RELEASES[-1]]
+    if exhibit.kind == "fault":
+        assert newest == zoo.KEPT
+        assert zoo.mended_in(exhibit)
+    elif newest == zoo.KEPT:
+        classic = {**exhibit.settings, "subscriptionKeySharedUseClassicPersistentImplementation": True}
+        assert zoo.verdict(replace(exhibit, settings=classic), "4.2.4") == own(exhibit)
+
+
+@by_name
+def test_no_step_can_be_left_out(exhibit: Exhibit) -> None:
+    assert len(exhibit.steps) <= 10
+    hunter = Hunter(exhibit.profile(affected(exhibit)), exhibit.keys)
+    for at in range(len(exhibit.steps)):
+        find = hunter.play(exhibit.steps[:at] + exhibit.steps[at + 1 :])
+        assert find is None or f"{find.name}.{hunter.cause_of(find)}" != own(exhibit), at
+
+
+@by_name
+def test_the_dispatcher_of_the_core_confirms_it(exhibit: Exhibit, tmp_path: Path) -> None:
+    promise, _, cause = own(exhibit).partition(".")
+    replay = Replay(exhibit.profile(affected(exhibit)), exhibit.keys, exhibit.steps)
+    replay.settle()
+    if promise in ("stuck", "starved"):
+        assert replay.entries_left()
+    elif promise == "leak":
+        assert not replay.entries_left()
+        assert replay.core.state.s[st_.TOTAL_UNACKED] != 0
+    elif promise == "double_outstanding":
+        sent = [entry for _, entries in replay.sent for entry in entries]
+        requested = sum(line.kind == "redeliver" for line in replay.lines)
+        assert max(sent.count(entry) for entry in sent) > 1 + requested
+    elif cause != "after_a_request":  # then a log shows a reason, too
+        for name, rows in (("events", replay.events()), ("messages", replay.messages())):
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (source,) = find_recordings([str(tmp_path)])
+        (log,) = read_recording(source).logs
+        kinds = {finding.kind for finding in findings_of(audit_whole(log, closed=True))}
+        assert kinds & {"split_key", "out_of_order"}
+
+
+def test_the_page_is_that_of_the_files(tmp_path: Path) -> None:
+    """``python -m dispatch_core.cli.zoo docs/zoo`` writes it."""
+    for exhibit in EXHIBITS:
+        text = zoo.text_of_exhibit(exhibit)
+        assert zoo.parse(exhibit.name, text) == exhibit
+        (tmp_path / f"{exhibit.name}.toml").write_text(text, encoding="utf-8")
+    assert write_page([str(tmp_path)]) == 0
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == (FOLDER / "README.md").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_verdicts_are_written_into_the_files(tmp_path: Path) -> None:
+    text = (FOLDER / "24736-hash-never-free.toml").read_text(encoding="utf-8")
+    wrong = text.replace('["4.0.0 to 4.0.6", "4.1.0"]', '["4.0.0"]')
+    assert wrong != text
+    (tmp_path / "24736-hash-never-free.toml").write_text(wrong, encoding="utf-8")
+    write_page([str(tmp_path), "--verdicts"])
+    assert (tmp_path / "24736-hash-never-free.toml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(("release", "code"), [("4.0.6", 1), ("4.0.7", 0)])
+def test_hunt_plays_files(release: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(FOLDER / "24736-hash-never-free.toml")
+    assert main(["hunt", "--broker-version", release, "--play", file]) == code
+    assert main(["hunt", "--broker-version", release, "--json", "--play", file]) == code
+    text, row = capsys.readouterr().out.splitlines()
+    verdict = "stuck.draining_hash" if code else "kept"
+    assert text == f"24736-hash-never-free: {verdict}"
+    assert json.loads(row)["verdict"] == json.loads(row)["expected"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("changed", "by", "said"),
+    [
+        ('kind = "fault"', 'kind = "rumour"', "kind 'rumour' is none of"),
+        ("c2 leaves", "c2 sleeps", "'c2 sleeps' is no step"),
+        ("stuck.draining_hash", "stuck.rain", "'stuck.rain' is no promise and cause"),
+        ("4.0.0 to 4.0.6", "4.0.0 to 4.0.99", "'4.0.0 to 4.0.99' is no range"),
+        ("title", "titel", "titel|title"),
+        ("[verdicts]", "[verdicts", "24736"),
+    ],
+)
+def test_a_file_with_a_fault_is_refused(changed: str, by: str, said: str) -> None:
+    text = (FOLDER / "24736-hash-never-free.toml").read_text(encoding="utf-8")
+    with pytest.raises(DispatchAuditError, match=said):
+        zoo.parse("24736", text.replace(changed, by, 1))
