@@ -20,6 +20,7 @@ from dispatch_core.cli.recordings import DAY_S, check_unoccupied, progress, seco
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
+    from dispatch_core.hunt.plain import PlainHunter
     from dispatch_core.hunt.search import Find, Hunter
 
 _FOUND: Final = 1
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         metavar="NAME=VALUE",
         help="a broker.conf setting, such as subscriptionKeySharedUseConsistentHashing=false; may be given again",
+    )
+    parser.add_argument(
+        "--subscription-type",
+        choices=("Key_Shared", "Failover", "Shared"),
+        default="Key_Shared",
+        help="of the subscription (default: Key_Shared); the others are hunted some hundred times slower",
     )
     parser.add_argument(
         "--allow-out-of-order", action="store_true", help="consumers ask for allowOutOfOrderDelivery"
@@ -144,11 +151,15 @@ def run(options: argparse.Namespace) -> int:
     profile = resolve(
         options.broker_version,
         settings.given(options.settings),
+        subscription_type=options.subscription_type,
+        partition_index=0,
         allow_out_of_order=options.allow_out_of_order,
     )
     for warning in profile.warnings:
         print(warning, file=sys.stderr)
     _check_causes(options.pass_over)
+    if options.subscription_type != "Key_Shared" and (options.also or options.out):
+        raise DispatchAuditError("--also and --out are for Key_Shared subscriptions only")
     if options.play:
         return _play(options)
     if options.out is not None:
@@ -214,7 +225,7 @@ def _search(profile: Profile, options: argparse.Namespace) -> _Hunt:
     raise AssertionError("there is always another seed")
 
 
-def _counted(hunt: _Hunt, hunter: Hunter) -> _Hunt:
+def _counted(hunt: _Hunt, hunter: Hunter | PlainHunter) -> _Hunt:
     """Add what a hunter has played."""
     hunt.played += hunter.played
     hunt.steps += hunter.steps
@@ -222,11 +233,17 @@ def _counted(hunt: _Hunt, hunter: Hunter) -> _Hunt:
     return hunt
 
 
-def _hunters(profile: Profile, options: argparse.Namespace, wanted: set[str]) -> Iterator[Hunter]:
+def _hunters(
+    profile: Profile, options: argparse.Namespace, wanted: set[str]
+) -> Iterator[Hunter | PlainHunter]:
     """Yield hunters for three keys each, without end; the same seed yields the same ones."""
+    from dispatch_core.hunt.plain import PlainHunter
     from dispatch_core.hunt.search import Hunter
 
     seed = options.seed
+    while options.subscription_type != "Key_Shared":
+        yield PlainHunter(profile, seed=seed, wanted=wanted, pass_over=options.pass_over)
+        seed += 1
     while True:
         keys = random.Random(seed).sample(range(_MANY_KEYS), 3)  # noqa: S311 - no secret
         yield Hunter(
@@ -240,7 +257,7 @@ def _hunters(profile: Profile, options: argparse.Namespace, wanted: set[str]) ->
         seed += 1
 
 
-def _note(hunt: _Hunt, hunter: Hunter, find: Find, pass_over: Sequence[str]) -> None:
+def _note(hunt: _Hunt, hunter: Hunter | PlainHunter, find: Find, pass_over: Sequence[str]) -> None:
     """Shrink a find, and keep it if it is the shortest of its cause and that is none to pass over."""
     shrunk = hunter.shrink(find)
     if shrunk.cause in pass_over:

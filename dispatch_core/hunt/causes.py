@@ -36,6 +36,9 @@ SENTENCES: Final = {
         "were read again"
     ),
     "replayed_again": "a replay read was in flight while the same entry was read, or replayed, and sent",
+    "active_change": (
+        "the active consumer changed, and what the one before holds is read again for the new one"
+    ),
     "after_a_request": "a redelivery request moved an entry to the replay set while later ones of its key stayed pending",
     "after_a_leave": "a consumer left while a read was in flight",
     "after_a_join": "a key moved to a consumer that joined while entries of it were pending or in flight",

@@ -17,10 +17,11 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.commands import Flows
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher, Round
 from dispatch_core.broker.ordering import last_sent_position
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.replay_set import first_in_replay
-from dispatch_core.broker.state import NOBODY
+from dispatch_core.broker.state import I64, NOBODY
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.world import MAX_ENTRIES
@@ -54,12 +55,8 @@ class Replay:
         stored = [step for step in schedule if s_.kind_of(step) in (s_.STORE, s_.STORE_BATCH)][:MAX_ENTRIES]
         self.keys = [keys[s_.detail_of(step)] for step in stored]
         self.sizes = [s_.BATCH if s_.kind_of(step) == s_.STORE_BATCH else 1 for step in stored]
-        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in self.keys or keys[:1]]
-        classic = profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
-        dispatcher = ClassicKeySharedDispatcher if classic else KeySharedDispatcher
         joins = sum(s_.kind_of(step) == s_.JOIN for step in schedule)
-        sizes = np.array(self.sizes or [1], np.int64)
-        self.core = dispatcher(profile, np.array(hashes, np.int64), sizes, joins + 1)
+        self.core: Any = self._new_core(profile, np.array(self.sizes or [1], np.int64), joins + 1)
         self.lines: list[Line] = []
         self.sent: list[tuple[int, list[int]]] = []
         self._numbers: dict[int, int] = {}  # name → number of its connection
@@ -176,22 +173,47 @@ class Replay:
             priority_level=0,
             key_shared=key_shared,
         )
-        self.core.join(number, called)
-        self.core.join_selector(number)
+        self._added(number, called)
         self._grant(number, permits)
 
     def _leave(self, name: int, number: int) -> None:
         del self._numbers[name]
         self._hanging.discard(name)
         self._write("consumer_removed", number)
-        moved = self.core.select_out(number)
-        self.core.drop(number, moved)
+        self._removed(number)
         if not self._numbers and self._read_waits():
             self._cancel_read()
         self._attempt()
-        forgets = self._numbers or self.core.state.s[st_.TRACK_LAST_SENT] or self._classic
-        if forgets and self.core.forget(number):
+        if self._forgets(number):
             self._attempt()
+
+    # --- what other dispatchers do in their own way --------------------------------------------------------------
+
+    def _new_core(self, profile: Profile, messages: I64, consumers: int) -> MultipleConsumersDispatcher:
+        """Make the dispatcher, for entries of so many messages and at most so many consumers."""
+        keys = self.keys or [""]
+        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
+        dispatcher = ClassicKeySharedDispatcher if self._classic else KeySharedDispatcher
+        return dispatcher(profile, np.array(hashes, np.int64), messages, consumers)
+
+    def _added(self, number: int, called: str) -> None:
+        """Add a consumer to the dispatcher."""
+        self.core.join(number, called)
+        self.core.join_selector(number)
+
+    def _removed(self, number: int) -> None:
+        """Remove a consumer from the dispatcher; its pending entries are taken back."""
+        self.core.drop(number, self.core.select_out(number))
+
+    def _forgets(self, number: int) -> bool:
+        """Forget a consumer after the read attempt of its removal; returns whether another attempt follows."""
+        forgets = self._numbers or self.core.state.s[st_.TRACK_LAST_SENT] or self._classic
+        return bool(forgets and self.core.forget(number))
+
+    def _note(self, outcome: Round) -> None:
+        """Take what a round has sent; for those that check it."""
+
+    # --- commands ------------------------------------------------------------------------------------------------
 
     def _grant(self, number: int, permits: int) -> None:
         self._write("flow", number, permits=permits, blocked=self.core.is_blocked(number))
@@ -373,6 +395,7 @@ class Replay:
             self._attempt()
             return
         outcome = self.core.round(kind, entries)
+        self._note(outcome)
         for number, taken in outcome.sent.items():
             self.sent.append((number, taken))
             sizes = [self.sizes[entry] for entry in taken]

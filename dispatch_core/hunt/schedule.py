@@ -66,7 +66,7 @@ _TEXTS: Final = {
     NACK_ALL: "requests everything again",
     READ: "the normal read completes",
     REPLAY: "the replay read completes",
-    TIMER: "the unblock timer ends",
+    TIMER: "the broker's timer ends",
     RETRY: "the delayed read attempt follows",
     CURSOR: "the cursor has the entries of the normal read, the dispatcher not yet",
     ACK_IN_SCAN: (

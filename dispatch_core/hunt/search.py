@@ -7,6 +7,7 @@ step can be left out of the result.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -38,8 +39,8 @@ AT_ONCE: Final = 20_000
 MOST_PASSED_OVER: Final = 1_000
 
 # what compiled code reports
-PLAYED, STEPS, FOUND, RANDOM, WANTED = range(5)
-N_REPORTED: Final = 5
+PLAYED, STEPS, FOUND, RANDOM, WANTED, CHUNK = range(6)
+N_REPORTED: Final = 6
 
 _DISPATCHERS: Final = {
     Dispatcher.KEY_SHARED: KeySharedDispatcher,
@@ -112,13 +113,13 @@ def play(
 def play_random(
     st: State, world: World, owners: Owners, words: I64, empty: I64, choices: I64, steps: I64, report: I64
 ) -> int:
-    """Play random schedules until one breaks a promise, the selector is asked, or ``AT_ONCE`` are played.
+    """Play random schedules until one breaks a promise, the selector is asked, or ``report[CHUNK]`` are played.
 
     The numbers of the last schedule are in ``steps``, its length in ``report[FOUND]``. ``report[WANTED]`` has a bit for each
     promise that is searched for; schedules that break others are passed over.
     """
     names = len(world.slot_of_name)
-    for _ in range(AT_ONCE):
+    for _ in range(report[CHUNK]):
         seed = report[RANDOM]
         begin(words, empty)
         length = SHORTEST + next_random(report) % (LONGEST - SHORTEST + 1)
@@ -149,118 +150,20 @@ def play_random(
 # --- control plane ---------------------------------------------------------------------------------------------------
 
 
-class Hunter:
-    """Plays schedules on the Key_Shared dispatcher of a profile.
+class AnyHunter(ABC):
+    """A hunter that plays and shrinks schedules. ``pass_over``: causes that are known."""
 
-    ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. ``groups``: further
-    kinds of steps, see ``schedule.GROUPS``. ``pass_over``: causes that are known; schedules that end by them are counted in
-    ``passed_over``. Raises ``UnsupportedRuleError`` for other dispatchers.
-    """
-
-    def __init__(
-        self,
-        profile: Profile,
-        keys: Sequence[str],
-        *,
-        seed: int = 0,
-        wanted: Collection[str] = tuple(promises.NAMES.values()),
-        groups: Collection[str] = (),
-        pass_over: Collection[str] = (),
-    ) -> None:
-        if profile.dispatcher not in _DISPATCHERS:
-            raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be hunted")
-        self.profile = profile
-        self.keys = tuple(keys)
-        names = [f"c{number + 1}" for number in range(s_.NAMES)]
-        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
-        core = _DISPATCHERS[profile.dispatcher](
-            profile,
-            np.array((hashes * w_.MAX_ENTRIES)[: w_.MAX_ENTRIES], np.int64),
-            np.ones(w_.MAX_ENTRIES, np.int64),
-            SLOTS_PER_NAME * len(names),
-        )
-        known = core.hash_values(np.arange(len(core.state.hash_owner)))
-        self._ownership = Ownership(profile, names, known.tolist())
-        changes = profile.changes
-        rules = [
-            (w_.CLASSIC, int(profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC)),
-            (w_.RELEASES_WON, int("added_ranges" in changes)),
-            (w_.EMPTY_WHEN_WAITED, int("waiting_read_gets_entries" not in changes)),
-            (w_.CANCEL_CLEARS_REPLAY, int("cancel_clears_replay_read" in changes)),
-            (
-                w_.BATCH_INDEX_ACKS,
-                int(bool(profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"))),
-            ),
-            (w_.TRIMS_AFTER_MOVE, int(core.trims_after_a_move())),
-        ]
-        self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
-        self._empty = self._arena.words.copy()
-        self._choices = np.array(s_.all_steps(keys=len(keys), groups=groups), np.int64)
-        self._steps = np.zeros(LONGEST + 1, np.int64)
-        self.report = np.zeros(N_REPORTED, np.int64)
-        self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
-        self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
+    def __init__(self, pass_over: Collection[str]) -> None:
         self._pass_over = frozenset(pass_over)
         self.passed_over: Counter[str] = Counter()
 
-    @property
-    def played(self) -> int:
-        """Random schedules played so far."""
-        return int(self.report[PLAYED])
+    @abstractmethod
+    def play(self, steps: Sequence[int]) -> Find | None:
+        """Play one schedule; returns the promise that it breaks, if it breaks any."""
 
-    @property
-    def steps(self) -> int:
-        """Steps taken so far, of clients and of the broker."""
-        return int(self.report[STEPS])
-
-    def random(self) -> Find | None:
-        """Play random schedules until one breaks a promise; ``None`` after ``AT_ONCE`` that do not.
-
-        Also after ``MOST_PASSED_OVER`` that end by known causes.
-        """
-        a = self._arena
-        for _ in range(MOST_PASSED_OVER):
-            came_to = ASKS_SELECTOR
-            while came_to == ASKS_SELECTOR:
-                came_to = play_random(
-                    a.state,
-                    a.world,
-                    self._ownership.tables,
-                    a.words,
-                    self._empty,
-                    self._choices,
-                    self._steps,
-                    self.report,
-                )
-                if came_to == ASKS_SELECTOR:
-                    self._ask()
-            if came_to != BROKEN:
-                return None
-            find = self._found(self._steps[: self.report[FOUND]].tolist())
-            if not self._is_passed_over(find):
-                return find
-            self.passed_over[self.cause_of(find)] += 1
-        return None
-
-    def play(self, steps: Sequence[int], *, settles: bool = True) -> Find | None:
-        """Play one schedule; returns the promise that it breaks, if it breaks any. Without ``settles`` its steps alone."""
-        a = self._arena
-        numbers = np.array(steps, np.int64)
-        while True:
-            came_to = play(
-                a.state,
-                a.world,
-                self._ownership.tables,
-                a.words,
-                self._empty,
-                numbers,
-                settles,
-                self.report,
-            )
-            if came_to != ASKS_SELECTOR:
-                break
-            self._ask()
-        return self._found(steps) if came_to == BROKEN else None
+    @abstractmethod
+    def cause_of(self, find: Find) -> str:
+        """Return the cause of the schedule played last."""
 
     def shrink(self, find: Find) -> Find:
         """Leave out steps and permits of a schedule as long as it breaks the same promise; the result has a cause.
@@ -294,6 +197,123 @@ class Hunter:
             return False
         cause = self.cause_of(find)
         return cause in self._pass_over and cause not in causes.BY_STEPS
+
+
+class Hunter(AnyHunter):
+    """Plays schedules on the Key_Shared dispatcher of a profile.
+
+    ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. ``groups``: further
+    kinds of steps, see ``schedule.GROUPS``. ``pass_over``: causes that are known; schedules that end by them are counted in
+    ``passed_over``. ``at_once``: schedules that ``random`` plays at most. Raises ``UnsupportedRuleError`` for other
+    dispatchers.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        keys: Sequence[str],
+        *,
+        seed: int = 0,
+        wanted: Collection[str] = tuple(promises.NAMES.values()),
+        groups: Collection[str] = (),
+        pass_over: Collection[str] = (),
+        at_once: int = AT_ONCE,
+    ) -> None:
+        super().__init__(pass_over)
+        if profile.dispatcher not in _DISPATCHERS:
+            raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be hunted")
+        self.profile = profile
+        self.keys = tuple(keys)
+        names = [f"c{number + 1}" for number in range(s_.NAMES)]
+        hashes = [profile.hash_space.sticky(hashing.h31(key.encode())) for key in keys]
+        core = _DISPATCHERS[profile.dispatcher](
+            profile,
+            np.array((hashes * w_.MAX_ENTRIES)[: w_.MAX_ENTRIES], np.int64),
+            np.ones(w_.MAX_ENTRIES, np.int64),
+            SLOTS_PER_NAME * len(names),
+        )
+        known = core.hash_values(np.arange(len(core.state.hash_owner)))
+        self._ownership = Ownership(profile, names, known.tolist())
+        changes = profile.changes
+        rules = [
+            (w_.CLASSIC, int(profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC)),
+            (w_.RELEASES_WON, int("added_ranges" in changes)),
+            (w_.EMPTY_WHEN_WAITED, int("waiting_read_gets_entries" not in changes)),
+            (w_.CANCEL_CLEARS_REPLAY, int("cancel_clears_replay_read" in changes)),
+            (
+                w_.BATCH_INDEX_ACKS,
+                int(bool(profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"))),
+            ),
+            (w_.TRIMS_AFTER_MOVE, int(core.trims_after_a_move())),
+        ]
+        self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
+        self._empty = self._arena.words.copy()
+        self._choices = np.array(s_.all_steps(keys=len(keys), groups=groups), np.int64)
+        self._steps = np.zeros(LONGEST + 1, np.int64)
+        self.report = np.zeros(N_REPORTED, np.int64)
+        self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
+        self.report[CHUNK] = at_once
+        self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
+
+    @property
+    def played(self) -> int:
+        """Random schedules played so far."""
+        return int(self.report[PLAYED])
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, of clients and of the broker."""
+        return int(self.report[STEPS])
+
+    def random(self) -> Find | None:
+        """Play random schedules until one breaks a promise; ``None`` after ``at_once`` that do not.
+
+        Also after ``MOST_PASSED_OVER`` that end by known causes.
+        """
+        a = self._arena
+        for _ in range(MOST_PASSED_OVER):
+            came_to = ASKS_SELECTOR
+            while came_to == ASKS_SELECTOR:
+                with np.errstate(over="ignore"):  # of the random numbers, where it runs interpreted
+                    came_to = play_random(
+                        a.state,
+                        a.world,
+                        self._ownership.tables,
+                        a.words,
+                        self._empty,
+                        self._choices,
+                        self._steps,
+                        self.report,
+                    )
+                if came_to == ASKS_SELECTOR:
+                    self._ask()
+            if came_to != BROKEN:
+                return None
+            find = self._found(self._steps[: self.report[FOUND]].tolist())
+            if not self._is_passed_over(find):
+                return find
+            self.passed_over[self.cause_of(find)] += 1
+        return None
+
+    def play(self, steps: Sequence[int], *, settles: bool = True) -> Find | None:
+        """Play one schedule; returns the promise that it breaks, if it breaks any. Without ``settles`` its steps alone."""
+        a = self._arena
+        numbers = np.array(steps, np.int64)
+        while True:
+            came_to = play(
+                a.state,
+                a.world,
+                self._ownership.tables,
+                a.words,
+                self._empty,
+                numbers,
+                settles,
+                self.report,
+            )
+            if came_to != ASKS_SELECTOR:
+                break
+            self._ask()
+        return self._found(steps) if came_to == BROKEN else None
 
     def cause_of(self, find: Find) -> str:
         """Return the cause of the schedule played last."""

@@ -29,8 +29,9 @@ from dispatch_core.broker.versions import PREVIEW_PIP_282, parse_version, text_o
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.hunt import schedule
 from dispatch_core.hunt.causes import NAMES as CAUSES
+from dispatch_core.hunt.plain import hunter_of
 from dispatch_core.hunt.promises import NAMES as PROMISES
-from dispatch_core.hunt.search import Hunter
+from dispatch_core.hunt.search import AnyHunter
 
 KINDS: Final = ("fault", "hole", "limit")
 #: The verdict of a release that keeps every promise.
@@ -58,6 +59,7 @@ class Exhibit:
     links: tuple[str, ...]
     kind: str
     text: str
+    subscription_type: str
     settings: Mapping[str, int | bool]
     allow_out_of_order: bool
     keys: tuple[str, ...]
@@ -75,7 +77,17 @@ class Exhibit:
 
     def profile(self, release: str) -> Profile:
         """Return the rules of a release under the settings of the exhibit."""
-        return resolve(release, self.settings, allow_out_of_order=self.allow_out_of_order)
+        return resolve(
+            release,
+            self.settings,
+            subscription_type=self.subscription_type,
+            partition_index=0,
+            allow_out_of_order=self.allow_out_of_order,
+        )
+
+    def hunter(self, release: str) -> AnyHunter:
+        """Return a hunter that plays schedules under these rules."""
+        return hunter_of(self.profile(release), self.keys)
 
 
 def parse(name: str, text: str) -> Exhibit:
@@ -88,6 +100,7 @@ def parse(name: str, text: str) -> Exhibit:
             links=tuple(fields["links"]),
             kind=fields["kind"],
             text=fields["text"].strip(),
+            subscription_type=fields.get("subscription_type", "Key_Shared"),
             settings=fields.get("settings", {}),
             allow_out_of_order=bool(fields.get("allow_out_of_order", False)),
             keys=tuple(fields["keys"]),
@@ -141,7 +154,7 @@ def _line(release: str) -> tuple[int | str, ...]:
 
 def verdict(exhibit: Exhibit, release: str) -> str:
     """Play the schedule of an exhibit on a release; returns promise and cause joined by a dot, or ``KEPT``."""
-    hunter = Hunter(exhibit.profile(release), exhibit.keys)
+    hunter = exhibit.hunter(release)
     find = hunter.play(exhibit.steps)
     return KEPT if find is None else f"{find.name}.{hunter.cause_of(find)}"
 
@@ -161,6 +174,7 @@ def text_of_exhibit(exhibit: Exhibit) -> str:
         f"links = {_listed(exhibit.links)}",
         f"kind = {_quoted(exhibit.kind)}",
         f'text = """\n{exhibit.text}\n"""',
+        *([f"subscription_type = {_quoted(other)}"] if (other := _other_type(exhibit)) else []),
         *(["allow_out_of_order = true"] if exhibit.allow_out_of_order else []),
         f"keys = {_listed(exhibit.keys)}",
         "steps = [",
@@ -174,6 +188,11 @@ def text_of_exhibit(exhibit: Exhibit) -> str:
         *(f"{_quoted(name)} = {_listed(ranges)}" for name, ranges in exhibit.verdicts.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _other_type(exhibit: Exhibit) -> str:
+    """Return the type of the subscription, empty if it is Key_Shared."""
+    return "" if exhibit.subscription_type == "Key_Shared" else exhibit.subscription_type
 
 
 def _quoted(text: str) -> str:
@@ -190,8 +209,9 @@ def page(exhibits: Sequence[Exhibit]) -> str:
     for exhibit in exhibits:
         name, (own, ranges) = exhibit.name, next(iter(exhibit.verdicts.items()))
         links = ", ".join(f"[{_short(link)}]({link})" for link in exhibit.links)
+        other = f"{_other_type(exhibit)}: " if _other_type(exhibit) else ""
         lines.append(
-            f"| [{exhibit.title}]({name}.toml) | {links} | `{own}` | {len(exhibit.steps)} "
+            f"| {other}[{exhibit.title}]({name}.toml) | {links} | `{own}` | {len(exhibit.steps)} "
             f"| {', '.join(ranges)} | {mended_in(exhibit)} |"
         )
     return "\n".join(lines) + "\n"
