@@ -53,6 +53,10 @@ class HashIds:
         """The hash behind each id."""
         return self._values[: self._count]
 
+    def value(self, number: int) -> int:
+        """Return the hash behind an id."""
+        return self._values.item(number)
+
     def of(self, hashes: I64) -> I32:
         """Return the ids of these hashes; new ones get an id."""
         ids = np.empty(len(hashes), np.int32)

@@ -45,8 +45,7 @@ def nothing_between(_step: int) -> None:
     """Do nothing between two steps: no other thread comes in between."""
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """Outcome of one read attempt. ``kind``: ``None``, ``Normal``, ``Replay`` or ``Backoff``."""
 
     kind: str
@@ -56,8 +55,7 @@ class Read:
     refused: tuple[tuple[int, int], ...] = ()  # (consumer, hash) that draining held back during the scan
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """One turn of a round of Shared: what a consumer was sent at once, and its values before."""
 
     consumer: int
@@ -135,8 +133,7 @@ def _in_one_ledger(_entry: int) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """A copy of a dispatcher, to go back to while orders of racing events are tried."""
 
     state: st_.Saved
@@ -323,7 +320,7 @@ class MultipleConsumersDispatcher(ABC):
         Returns the effect on the consumer it was pending on; None where it was pending on nobody.
         """
         self._check_stored(entry)
-        hash_id = int(self.state.pending_hash[entry])
+        hash_id = self.state.pending_hash.item(entry)
         done = self._acked(entry, hash_id, commands.ack(self.state, entry))
         self._unacked_indexes.pop(entry, None)
         return done
@@ -331,7 +328,7 @@ class MultipleConsumersDispatcher(ABC):
     def begin_ack(self, entry: int) -> Acked | None:
         """First part of ``ack``: remove the pending ack; ``end_ack`` and ``acknowledge`` follow."""
         self._check_stored(entry)
-        hash_id = int(self.state.pending_hash[entry])
+        hash_id = self.state.pending_hash.item(entry)
         return self._acked(entry, hash_id, commands.begin_ack(self.state, entry))
 
     def end_ack(self, consumer: int, messages: int) -> commands.Flows:
@@ -737,7 +734,7 @@ class MultipleConsumersDispatcher(ABC):
         """Return the sticky key hash kept with a pending ack; None = the entry is pending on nobody."""
         if self.holder(entry) is None:
             return None
-        return self.hash_value(int(self.state.pending_hash[entry]))
+        return self._hash_ids.value(self.state.pending_hash.item(entry))
 
     def overtaken(self) -> list[int]:
         """Return the entries up to mark-delete that are pending: sent again although acknowledged meanwhile, or passed."""
@@ -760,7 +757,7 @@ class MultipleConsumersDispatcher(ABC):
 
     def hash_value(self, hash_id: int) -> int:
         """Return the sticky key hash behind an id of the state."""
-        return int(self._hash_ids.values[hash_id])
+        return self._hash_ids.value(hash_id)
 
     def hash_values(self, hash_ids: npt.NDArray[np.integer[Any]]) -> st_.I64:
         """Return the sticky key hashes behind ids of the state."""
@@ -789,7 +786,7 @@ class MultipleConsumersDispatcher(ABC):
     def _acked(self, entry: int, hash_id: int, done: commands.Ack) -> Acked | None:
         if done.holder == st_.NOBODY:
             return None
-        hash_value = int(self._hash_ids.values[hash_id])
+        hash_value = self._hash_ids.value(hash_id)
         if done.ref_count_before < 0:
             raise self._not_the_owner(hash_value, done.holder)
         consumer = self._numbers[done.holder]
@@ -797,7 +794,7 @@ class MultipleConsumersDispatcher(ABC):
         return Acked(consumer, done.messages, released, done.flows, done.permits)
 
     def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
-        hash_value = int(self._hash_ids.values[self.state.pending_hash[entry]])
+        hash_value = self._hash_ids.value(self.state.pending_hash.item(entry))
         before = int(pending_acks.let_go(self.state, slot, entry, closing))
         if before < 0:
             raise self._not_the_owner(hash_value, slot)
@@ -821,7 +818,7 @@ class MultipleConsumersDispatcher(ABC):
             return []
         pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
         return [
-            (self._numbers[slot], int(self._hash_ids.values[hash_id])) for slot, hash_id in pairs.tolist()
+            (self._numbers[slot], self._hash_ids.value(hash_id)) for slot, hash_id in pairs.tolist()
         ]
 
     def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:

@@ -16,7 +16,6 @@ MessageRedeliveryController, DrainingHashesTracker, PendingAcksMap, Consumer (4.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -318,10 +317,10 @@ def _grown(values: npt.NDArray[np.generic], count: int, value: float) -> npt.NDA
 
 
 _PER_ENTRY: Final = tuple(_NEW_ENTRY)
-#: What changes for hashes: a number per hash, of which a log may have tens of thousands.
-_PER_HASH: Final = ("replay_count", "drain_owner", "drain_refs", "drain_attempts")
+#: What changes for hashes that drain: a number per hash, of which a log may have tens of thousands.
+_PER_DRAINING_HASH: Final = ("drain_owner", "drain_refs", "drain_attempts")
 #: Everything else that rules change. Scratch arrays are left out: the stamp that makes them valid never goes back. So is
-#: ``hash_owner``: only the selector changes it.
+#: ``hash_owner``: only the selector changes it. ``replay_count`` and ``drain_listed`` are copied by themselves.
 _WHOLE: Final = (
     "permits",
     "parked_permits",
@@ -340,17 +339,17 @@ _WHOLE: Final = (
 Copies = tuple[npt.NDArray[np.generic], ...]
 
 #: Functions that return the arrays of a state, by the names above.
-_of_entries, _of_hashes, _of_others = (
+_of_entries, _of_draining, _of_others = (
     operator.itemgetter(*(State._fields.index(name) for name in names))
-    for names in (_PER_ENTRY, _PER_HASH, _WHOLE)
+    for names in (_PER_ENTRY, _PER_DRAINING_HASH, _WHOLE)
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """A copy of all that may change in a state until reads pass its window of entries, from ``low`` to below ``high``.
 
-    Of hashes those of the window's entries are copied, by ``hash_ids``, which may name one several times.
+    Of hashes those of the window's entries are copied, by ``hash_ids``, which may name one several times, and what is kept
+    of draining only for those that drain, ``draining_ids``.
     """
 
     scalars: I64
@@ -358,8 +357,10 @@ class Saved:
     high: int
     entries: Copies
     hash_ids: npt.NDArray[np.intp]
-    hashes: Copies
-    listed: npt.NDArray[np.int32]
+    replay_counts: I32
+    draining_ids: npt.NDArray[np.intp]
+    draining: Copies
+    listed: I32
     whole: Copies
 
 
@@ -368,7 +369,8 @@ def save(st: State, low: int, high: int, *, all_hashes: bool = False) -> Saved:
 
     What is above mark-delete or in the replay set, acknowledged meanwhile or not, is always among them. A rule changes
     what is kept for a hash through an entry of the window that has it. All hashes may change when a consumer leaves
-    (``all_hashes``), and those of positions that left the replay set and stay counted are not known.
+    (``all_hashes``), and those of positions that left the replay set and stay counted are not known. No hash begins to drain
+    but when a consumer joins or leaves.
     """
     low = min(low, int(st.s[MARK_DELETE]) + 1, int(st.s[REPLAY_LOW]))
     if all_hashes or st.s[LEAKED_LOW] != NONE_LEAKED:
@@ -377,14 +379,17 @@ def save(st: State, low: int, high: int, *, all_hashes: bool = False) -> Saved:
         hash_ids = np.append(st.hash_id[low:high], st.s[STORED_HASH]).astype(np.intp)
     else:
         hash_ids = st.hash_id[low:high].astype(np.intp)
+    draining_ids = hash_ids if all_hashes else hash_ids[st.drain_owner.take(hash_ids) != NOBODY]
     return Saved(
         st.s.copy(),
         low,
         high,
         tuple([values[low:high].copy() for values in _of_entries(st)]),
         hash_ids,
-        tuple([values.take(hash_ids) for values in _of_hashes(st)]),
-        _listed(st).take(hash_ids, axis=0),
+        st.replay_count.take(hash_ids),
+        draining_ids,
+        tuple([values.take(draining_ids) for values in _of_draining(st)]),
+        _listed(st).take(draining_ids, axis=0),
         tuple([values.copy() for values in _of_others(st)]),
     )
 
@@ -401,8 +406,9 @@ def restore(st: State, saved: Saved) -> None:
     st.s[STAMP] = stamp
     for values, before in zip(_of_entries(st), saved.entries, strict=True):
         values[saved.low : saved.high] = before
-    for values, before in zip(_of_hashes(st), saved.hashes, strict=True):
-        values[saved.hash_ids] = before
-    _listed(st)[saved.hash_ids] = saved.listed
+    st.replay_count[saved.hash_ids] = saved.replay_counts
+    for values, before in zip(_of_draining(st), saved.draining, strict=True):
+        values[saved.draining_ids] = before
+    _listed(st)[saved.draining_ids] = saved.listed
     for values, before in zip(_of_others(st), saved.whole, strict=True):
         values[:] = before

@@ -8,7 +8,7 @@ neither list is dropped. Every line has ``seq``, ``t_us``, ``kind`` and ``consum
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -228,9 +228,11 @@ class Entries:
 
     def ordinals(self, positions: Iterable[tuple[int, int]]) -> list[int]:
         """Return the ordinal of each position, see ``ordinal``."""
-        first, known = self._dropped, self._number.get
-        numbers = [(position, known(position)) for position in positions]
-        return [self.ordinal(*position) if number is None else number - first for position, number in numbers]
+        first, number, wanted = self._dropped, self._number, list(positions)
+        try:
+            return [number[position] - first for position in wanted]
+        except KeyError:  # some are not stored
+            return [self.ordinal(*position) for position in wanted]
 
     def _dropped_before(self, ledger_id: int, entry_id: int) -> NotStreamableError:
         return NotStreamableError(
@@ -289,11 +291,13 @@ LINE_COLUMNS: Final = (
 _NO_FIELDS: Final[dict[str, Any]] = {}
 
 
-def lines(events: pa.Table, entries: Entries) -> Iterator[Line]:
-    """Yield events in their order, each split into inputs and recorded decisions."""
+def lines(events: pa.Table, entries: Entries) -> list[Line]:
+    """Return events in their order, each split into inputs and recorded decisions."""
+    found: list[Line] = []
     columns = {name: events[name] for name in LINE_COLUMNS}
     for batch in pa.table(columns).to_batches(max_chunksize=20_000):
-        yield from _split(batch, entries)
+        found += _split(batch, entries)
+    return found
 
 
 def _split(batch: pa.RecordBatch, entries: Entries) -> list[Line]:
@@ -323,8 +327,12 @@ def _fields(own: pa.RecordBatch, names: tuple[str, ...], entries: Entries) -> li
     """Return the fields ``names`` of each line."""
     if not names:
         return [_NO_FIELDS] * own.num_rows
-    columns = [_column(own, name, entries) for name in names]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    first, *others = (_column(own, name, entries) for name in names)
+    fields = [{names[0]: value} for value in first]
+    for name, values in zip(names[1:], others, strict=True):
+        for of_line, value in zip(fields, values, strict=True):
+            of_line[name] = value
+    return fields
 
 
 def _column(own: pa.RecordBatch, name: str, entries: Entries) -> list[Any]:

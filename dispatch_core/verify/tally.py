@@ -144,8 +144,9 @@ class Tally:
 
     def exact(self, decision_class: str, decisions: int = 1) -> None:
         """Count ``decisions`` decisions on which broker and core agree."""
-        self._logged[decision_class]["decisions"] += decisions
-        self._logged[decision_class]["exact"] += decisions
+        counts = self._logged[decision_class]
+        counts["decisions"] += decisions
+        counts["exact"] += decisions
 
     def differ(self, finding: Finding, decisions: int = 1) -> None:
         """Count ``decisions`` decisions that differ; 0 = a decision of the core for which the log has no line."""

@@ -65,9 +65,11 @@ class Releases:
         due = self._others if connection is None else self._of.setdefault(connection, [])
         for item in released:
             self._expected += 1
-            due.append(_Due(self._expected, item, until))
-            self._unmet.setdefault(due[-1].key, []).append(due[-1])
-            self._first_deadline = min(self._first_deadline, until)
+            expected = _Due(self._expected, item, until)
+            due.append(expected)
+            self._unmet.setdefault(expected.key, []).append(expected)
+            if until < self._first_deadline:
+                self._first_deadline = until
 
     @property
     def deadline(self) -> int:
@@ -95,20 +97,19 @@ class Releases:
             late += [due for due in self._others if due.until < at]
             self._others = [due for due in self._others if due.until >= at]
             self._first_deadline = min((due.until for due in self._others), default=_NO_LINE)
+        late = [due for due in late if not due.met]
         return self._gone(late) if late else []
 
     def missing_at_end(self) -> list[Released]:
         """Return the releases that are missing at the end of the log."""
-        late = self._all()
+        late = [due for due in self._all() if not due.met]
         self._of, self._others, self._first_deadline = {}, [], _NO_LINE
         return self._gone(late)
 
     def _gone(self, late: list[_Due]) -> list[Released]:
-        """Take releases whose time is over, and that are forgotten; returns those whose line did not come."""
+        """Take releases that were not met, and are forgotten; returns those whose line did not come."""
         missing = []
         for due in sorted(late, key=lambda due: due.number):
-            if due.met:
-                continue
             self._no_longer_unmet(due)
             twin = next((other for other in self._all() if other.met and other.key == due.key), None)
             if twin is None:

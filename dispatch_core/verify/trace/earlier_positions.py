@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Changes that are kept.
 _KEPT: Final = 1_000
@@ -31,8 +31,7 @@ class Begun:
     t_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Left:
+class _Left(NamedTuple):
     """Positions in force until line ``seq``."""
 
     seq: int

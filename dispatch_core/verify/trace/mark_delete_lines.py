@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 #: Number of ``mark_delete`` lines ahead that an order has to explain.
@@ -85,6 +86,9 @@ class _Ack(NamedTuple):
         """Return it with one more of its entries."""
         entries = *self.entries, arrival.entry
         return self._replace(entries=entries, first=min(self.first, arrival.entry), t_us=arrival.t_us)
+
+
+_first: Final = attrgetter("first")
 
 
 def _ack(arrival: Arrival) -> _Ack:
@@ -247,7 +251,7 @@ class AcksOnTheirWay:
 
 def _in_front_of(acks: Iterable[_Ack], mark_delete: int) -> int:
     """Return mark-delete without acks that are on their way."""
-    return min([mark_delete, *(ack.first - 1 for ack in acks)])
+    return min(mark_delete, min(map(_first, acks), default=mark_delete + 1) - 1)
 
 
 def _unexplained(state: _State, applied: Applied, following: Sequence[Ahead], left: list[int]) -> int:

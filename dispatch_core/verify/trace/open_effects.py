@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 #: Number of effects of one connection that are kept; older ones are closed.
@@ -41,6 +42,9 @@ class OpenEffects:
 
     def __init__(self) -> None:
         self._of: dict[int, list[_Effect]] = {}
+        # Acknowledgements that mark-delete has not passed, with their entries, as a heap, and how many there ever were.
+        self._above: list[tuple[int, int, _Effect]] = []
+        self._acks = 0
 
     def flow(self, connection: int, seq: int, permits: int) -> None:
         """Take a flow that arrived at line ``seq``."""
@@ -55,6 +59,9 @@ class OpenEffects:
     def _add(self, connection: int, effect: _Effect) -> None:
         effects = self._of.setdefault(connection, [])
         effects.append(effect)
+        if effect.entry >= 0:
+            self._acks += 1
+            heappush(self._above, (effect.entry, self._acks, effect))
         if len(effects) > _MOST:
             del effects[: len(effects) - _MOST]
 
@@ -67,9 +74,8 @@ class OpenEffects:
 
     def passed(self, entry: int, seq: int) -> None:
         """Take a line that shows that mark-delete has reached ``entry``: acknowledgements up to it are at the cursor."""
-        for effect in (effect for effects in self._of.values() for effect in effects):
-            if 0 <= effect.entry <= entry and effect.at_cursor is None:
-                effect.at_cursor = seq
+        while self._above and self._above[0][0] <= entry:
+            heappop(self._above)[2].at_cursor = seq
 
     def unfinished_acks(self, up_to: int) -> list[int]:
         """Return the lines of acks of entries up to ``up_to`` behind which their connection has no command yet."""
@@ -89,6 +95,8 @@ class OpenEffects:
         """Lower the ordinals of acknowledged entries; the first ``count`` entries are dropped."""
         for effect in (effect for effects in self._of.values() for effect in effects):
             effect.entry = effect.entry - count if effect.entry >= count else -1
+        kept = (item for item in self._above if item[0] >= count)
+        self._above = sorted((entry - count, number, effect) for entry, number, effect in kept)
 
     def permits_missing(self, consumer: int, since: int) -> dict[int, int]:
         """Return numbers of permits that a value sampled after line ``since`` may lack."""

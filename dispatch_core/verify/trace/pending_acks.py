@@ -163,8 +163,10 @@ class PendingAcksDriver(RacingDriver):
 
         One thread takes the commands of a connection in order: an ack has let go of its pending acks before the next one.
         """
+        if not self._acks or not self._removals_logged:
+            return
         acks = [ack for ack in self._acks.values() if ack.connection == consumer and not ack.applied]
-        if not acks or not self._removals_logged:
+        if not acks:
             return
         # A trim of what the cursor has passed writes no lines of removals.
         trims = self.core.trims_in_attempts() or self.core.trims_after_a_move()
@@ -224,15 +226,14 @@ class PendingAcksDriver(RacingDriver):
 
     def finish_command(self, command: Command) -> None:
         """Apply the later parts of an ack (holder's counter, cursor) or of a redelivery request (counter, permits)."""
-        asked, consumer = command.result, command.connection
-        if isinstance(asked, Redelivered):
-            self.core.lower_for_redelivery(consumer, asked.messages, everything=asked.everything)
-            return
-        if isinstance(asked, ParkedFlow):
-            self.core.flow_parked(consumer, everything=asked.everything)
-            return
-        assert isinstance(command.result, Acked), "an ack that took effect knows its holder"
-        self.core.finish_ack(command.entry, command.result.consumer, command.result.messages)
+        begun, consumer = command.result, command.connection
+        if isinstance(begun, Acked):
+            self.core.finish_ack(command.entry, begun.consumer, begun.messages)
+        elif isinstance(begun, Redelivered):
+            self.core.lower_for_redelivery(consumer, begun.messages, everything=begun.everything)
+        else:
+            assert isinstance(begun, ParkedFlow), "an ack that took effect knows its holder"
+            self.core.flow_parked(consumer, everything=begun.everything)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for recorded in line.recorded["positions"]:

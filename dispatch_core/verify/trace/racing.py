@@ -224,6 +224,20 @@ class RacingDriver(CursorDriver):
         late.sort(key=_number)
         return [command for connection in late for command in connection.late]
 
+    def _may_move_to(self, entry: int) -> bool:
+        """Check whether a late command (``_late_commands``) moves the cursor, or acknowledges ``entry``."""
+        for connection in self._live.values():
+            for command in connection.late:
+                if command.result is CursorStep.MOVE:
+                    return True
+                if command.entry == entry and self._acknowledges(command) == entry:
+                    return True
+        return False
+
+    @abstractmethod
+    def _acknowledges(self, command: Command) -> int:
+        """Return the entry that a late command will acknowledge at the cursor; -1 = none."""
+
     # --- flow ----------------------------------------------------------------------------------------------------
 
     def _on_flow(self, line: Line) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from typing import Final, NamedTuple
 
 from dispatch_core.broker.multiple_consumers import Pairs, Read, Round
 from dispatch_core.verify.inputs import Line
@@ -17,12 +18,13 @@ from dispatch_core.verify.trace.races import Difference
 
 #: Items of a window with the ``seq`` of their line.
 Said = list[tuple[object, int]]
+#: The read of an attempt that issues none.
+_NO_READ: Final = Read("None")
 #: Function that describes entries.
 Show = Callable[[Sequence[int]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """One ``sent`` line."""
 
     consumer: int
@@ -35,7 +37,7 @@ class Sent:
 class Recorded:
     """Decisions of the broker in the lines of one window."""
 
-    read: Read = field(default_factory=lambda: Read("None"))
+    read: Read = _NO_READ
     read_seq: int = 0
     results: dict[str, int] = field(default_factory=dict)  # type → seq of a read result within the window
     already_deleted: list[int] | None = None  # of a replay read

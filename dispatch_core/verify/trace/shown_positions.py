@@ -65,14 +65,14 @@ class _Reset:
 
 @dataclass(slots=True)
 class _Acknowledged:
-    """Entries that are acknowledged at the cursor, or will be by late commands."""
+    """Entries that are acknowledged at the cursor now, or will be by late commands."""
 
-    deleted: npt.NDArray[np.uint8]
-    late: Callable[[], set[int]]
+    driver: PositionsDriver
 
     def __contains__(self, entry: object) -> bool:
+        deleted = self.driver._cursor.deleted
         return isinstance(entry, int) and (
-            (0 <= entry < len(self.deleted) and self.deleted[entry] == 1) or entry in self.late()
+            (0 <= entry < len(deleted) and deleted[entry] == 1) or entry in self.driver._acknowledged_late()
         )
 
 
@@ -85,6 +85,7 @@ class PositionsDriver(CursorDriver):
         super().__init__(*args, **given)
         self._effects_open = OpenEffects()
         self._on_their_way = AcksOnTheirWay()
+        self._acknowledged = _Acknowledged(self)
         # A reset takes effect some time after its line, and is over when consumers come back.
         self._reset_under_way: _Reset | None = None
         # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
@@ -114,11 +115,14 @@ class PositionsDriver(CursorDriver):
 
     def _after(self, line: Line) -> None:
         """See ``Driver``: a later line may show the positions that this one has changed."""
-        now, reached = self._cursor.s[_BOTH].tolist(), self._reached
-        if now != self._last_positions or (reached and now[1] < reached[-1]):
-            mark_delete, read_position = self._last_positions
+        (mark_delete, read_position), now, reached = self._last_positions, self._cursor.s, self._reached
+        if (
+            now.item(MARK_DELETE) != mark_delete
+            or now.item(READ_POSITION) != read_position
+            or (reached and now.item(READ_POSITION) < reached[-1])
+        ):
             self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
-            self._last_positions = now
+            self._last_positions = now[_BOTH].tolist()
         if reached:
             self._reached = []
 
@@ -392,7 +396,7 @@ class PositionsDriver(CursorDriver):
         self._forget_old_acks()
         read_position, mark_delete = self._all_applied()
         mark_delete = self._on_their_way.mark_delete(Applied(mark_delete))
-        return read_position, min([mark_delete, *(entry - 1 for entry in self._held_back(seq))])
+        return read_position, min(mark_delete, min(self._held_back(seq), default=mark_delete + 1) - 1)
 
     def _on_cursor_op(self, line: Line) -> None:
         if line.inputs["op"] == "mark_delete":
@@ -426,7 +430,7 @@ class PositionsDriver(CursorDriver):
 
     def _applied(self) -> Applied:
         """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""
-        return Applied(self._all_applied()[1], _Acknowledged(self._cursor.deleted, self._acknowledged_late))
+        return Applied(self._all_applied()[1], self._acknowledged)
 
     def _mark_delete_ahead(self) -> list[Ahead]:
         """Return the lines ahead that say which acks have moved mark-delete."""

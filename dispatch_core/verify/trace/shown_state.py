@@ -552,10 +552,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             self._on_their_way.arrived(_arrival(command, self._line))
 
     def _reaches_cursor(self, command: Command) -> bool:
-        passed = bool(self.core.state.deleted.item(command.entry))
-        for other in self._late_commands():
-            passed = passed or other.result is CursorStep.MOVE or self._acknowledges(other) == command.entry
-        if not passed:
+        if not (self.core.state.deleted.item(command.entry) or self._may_move_to(command.entry)):
             self._forget_old_acks()
             return True
         return command.entry > self._plain_positions(self._line.seq)[1]
@@ -610,17 +607,17 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     def _all_applied(self) -> tuple[int, int]:
         """See ``PositionsDriver``. Return the same if all acks whose removal is logged have reached the cursor."""
         read_position, mark_delete = self._positions_now()
-        late = self._late_commands()
-        if late:
-            deleted, at = self.core.state.deleted, mark_delete + 1
-            more = [self._acknowledges(command) for command in late]
-            for command in late:
-                if command.result is CursorStep.MOVE:
-                    at = max(at, command.entry + 1)
-            while at < len(deleted) and (at in more or deleted.item(at)):
-                at += 1
-            read_position, mark_delete = max(read_position, at), at - 1
-        return read_position, mark_delete
+        at = mark_delete + 1
+        if not self._may_move_to(at):
+            return read_position, mark_delete
+        deleted, late = self.core.state.deleted, self._late_commands()
+        more = [self._acknowledges(command) for command in late]
+        for command in late:
+            if command.result is CursorStep.MOVE:
+                at = max(at, command.entry + 1)
+        while at < len(deleted) and (at in more or deleted.item(at)):
+            at += 1
+        return max(read_position, at), at - 1
 
     def _acknowledged_late(self) -> set[int]:
         """See ``PositionsDriver``."""
@@ -666,7 +663,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         super()._reset(entry)
 
     def _acknowledges(self, command: Command) -> int:
-        """Return the entry that a late command will acknowledge at the cursor; -1 = none."""
+        """See ``RacingDriver``."""
         return command.entry if isinstance(command.result, Acked) else -1
 
     def _on_consumer_removed(self, line: Line) -> None:

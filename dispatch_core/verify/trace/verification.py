@@ -182,7 +182,7 @@ class TraceVerification:
         """Split the next lines, and tell the driver of those that it will be fed."""
         found = self._illegal.take(events)
         refused = {finding.row: finding.error for finding in reversed(found) if finding.refused}
-        following = list(lines(events, self.entries))
+        following = lines(events, self.entries)
         self._ahead.extend(following)
         if refused:
             self._refused |= refused
@@ -197,13 +197,14 @@ class TraceVerification:
         ahead, found, before, watch = self._ahead, self._found_ahead, self._before, self._watch
         while self._fed < stop:
             line = ahead.popleft()
-            error = self._refused.pop(self._fed, None) if self._refused else None
-            self._row_is_known = False
-            while found and found[0].row <= self._fed:
-                self._row_is_known = True
-                self.log_findings.append(found.popleft())
-                if self._strict:
-                    raise self.log_findings[-1].error
+            error = None
+            self._row_is_known = bool(found) and found[0].row <= self._fed
+            if self._row_is_known:
+                error = self._refused.pop(self._fed, None)
+                while found and found[0].row <= self._fed:
+                    self.log_findings.append(found.popleft())
+                    if self._strict:
+                        raise self.log_findings[-1].error
             if error is not None:
                 driver.refuse(line, error)
             else:
