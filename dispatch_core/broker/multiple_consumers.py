@@ -817,9 +817,7 @@ class MultipleConsumersDispatcher(ABC):
         if not count:
             return []
         pairs = self._attempts[1 : 1 + 2 * count].reshape(-1, 2)
-        return [
-            (self._numbers[slot], self._hash_ids.value(hash_id)) for slot, hash_id in pairs.tolist()
-        ]
+        return [(self._numbers[slot], self._hash_ids.value(hash_id)) for slot, hash_id in pairs.tolist()]
 
     def _not_the_owner(self, hash_value: int, slot: int) -> IllegalTransitionError:
         return IllegalTransitionError(

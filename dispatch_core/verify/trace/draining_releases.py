@@ -68,8 +68,7 @@ class Releases:
             expected = _Due(self._expected, item, until)
             due.append(expected)
             self._unmet.setdefault(expected.key, []).append(expected)
-            if until < self._first_deadline:
-                self._first_deadline = until
+            self._first_deadline = min(self._first_deadline, until)
 
     @property
     def deadline(self) -> int:

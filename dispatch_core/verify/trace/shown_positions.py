@@ -9,12 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
-
-import numpy as np
-import numpy.typing as npt
 
 from dispatch_core.broker.cursor import asks_for_one, first_left, meets_end, read_to_end
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
