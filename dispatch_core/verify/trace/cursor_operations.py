@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,9 +74,7 @@ class CursorDriver(Driver):
         self._begins_behind: Position | None = None
         self._acked_before: dict[Position, Sequence[int] | None] = {}
         self._limits = LimitsInForce()
-        self._rates_ahead: deque[tuple[int, int]] = (
-            deque()
-        )  # index and time of the lines that say that a rate begins
+        self._limits_ahead: deque[tuple[int, Line]] = deque()  # index and line of the ``limit`` lines to come
 
     @property
     @abstractmethod
@@ -122,19 +120,22 @@ class CursorDriver(Driver):
 
     def _ahead_limit(self, at: int, line: Line) -> None:
         """See ``Driver``."""
-        if limits_in_force.begins_rate(line):
-            self._rates_ahead.append((at, line.t_us))
+        self._limits_ahead.append((at, line))
+
+    def _limits_to_come(self, within_us: int) -> Iterator[Line]:
+        """Yield the ``limit`` lines behind the present line that come within a time."""
+        while self._limits_ahead and self._limits_ahead[0][0] <= self._at:
+            self._limits_ahead.popleft()
+        for at, line in self._limits_ahead:
+            if at >= self._lines.horizon(self._at) or line.t_us - self._line.t_us > within_us:
+                return
+            yield line
 
     def _rate_may_hold(self) -> bool:
         """Check whether a dispatch rate may hold at the present line, see ``limits_in_force``."""
-        while self._rates_ahead and self._rates_ahead[0][0] <= self._at:
-            self._rates_ahead.popleft()
-        if self._limits.rate_may_hold():
-            return True
-        if not self._rates_ahead:
-            return False
-        at, t_us = self._rates_ahead[0]
-        return at < self._lines.horizon(self._at) and t_us - self._line.t_us <= limits_in_force.SEEN_WITHIN_US
+        return self._limits.rate_may_hold() or any(
+            limits_in_force.begins_rate(line) for line in self._limits_to_come(limits_in_force.SEEN_WITHIN_US)
+        )
 
     # --- lines ---------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ an ack is written by another thread: the broker stores mark-delete once a second
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -95,8 +94,7 @@ def _ack(arrival: Arrival) -> _Ack:
     return _Ack(arrival.seq, arrival.connection, (arrival.entry,), arrival.entry, arrival.t_us)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """Acks on their way, in the order of their lines.
 
     ``lines_due``: acks that have moved mark-delete by the next command of their connection, and had no line by then. The
@@ -116,9 +114,10 @@ class _State:
         acks = tuple(ack for ack in self.acks if ack is not same)
         return _State((*acks, same.with_entry(arrival)), self.lines_due, self.reached)
 
-    def without(self, ack: _Ack) -> _State:
-        acks = tuple(other for other in self.acks if other is not ack)
-        return _State(acks, self.lines_due, self.reached.union(ack.entries))
+    def without(self, ack: _Ack, lines_due: int | None = None) -> _State:
+        acks = tuple([other for other in self.acks if other is not ack])
+        lines = self.lines_due if lines_due is None else lines_due
+        return _State(acks, lines, self.reached.union(ack.entries))
 
     def mark_delete(self, applied: Applied) -> int:
         at = _in_front_of(self.acks, applied.mark_delete)
@@ -136,9 +135,8 @@ class _State:
         """Return the state in which acks have reached the cursor, as far as known without a line."""
         state = self
         for ack in acks:
-            moves = state.mover(applied) is ack
-            state = state.without(ack)
-            state = _State(state.acks, state.lines_due + moves, state.reached)
+            moves = state.mark_delete(applied) + 1 in ack.entries and state.mover(applied) is ack
+            state = state.without(ack, lines_due=state.lines_due + moves)
         return state
 
     def of(self, connection: int) -> list[_Ack]:
@@ -208,11 +206,11 @@ class AcksOnTheirWay:
 
     def moved(self, applied: Applied, t_us: int, following: Callable[[], Sequence[Ahead]]) -> None:
         """Take a line ``mark_delete``; ``following``: gives the lines behind it, in order, if they matter."""
-        self.as_of(applied, t_us)
-        options = list(self._state().moves(applied))
+        state = self._state().as_of(applied, t_us)
+        options = list(state.moves(applied)) or [state]
         if len(options) == 1:
             self._take(options[0])
-        elif options:
+        else:
             ahead, left = following(), [_MOST_STATES]
             costs = [_unexplained(option, applied, ahead, left) for option in options]
             self._take(options[costs.index(min(costs))])

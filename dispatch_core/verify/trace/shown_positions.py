@@ -61,15 +61,18 @@ class _Reset:
 
 @dataclass(slots=True)
 class _Acknowledged:
-    """Entries that are acknowledged at the cursor now, or will be by late commands."""
+    """Entries that are acknowledged at the cursor, or will be by late commands, which are looked for once."""
 
     driver: PositionsDriver
+    late: set[int] | None = None
 
     def __contains__(self, entry: object) -> bool:
         deleted = self.driver._cursor.deleted
-        return isinstance(entry, int) and (
-            (0 <= entry < len(deleted) and deleted[entry] == 1) or entry in self.driver._acknowledged_late()
-        )
+        if isinstance(entry, int) and 0 <= entry < len(deleted) and deleted.item(entry):
+            return True
+        if self.late is None:
+            self.late = self.driver._acknowledged_late()
+        return entry in self.late
 
 
 class PositionsDriver(CursorDriver):
@@ -81,7 +84,6 @@ class PositionsDriver(CursorDriver):
         super().__init__(*args, **given)
         self._effects_open = OpenEffects()
         self._on_their_way = AcksOnTheirWay()
-        self._acknowledged = _Acknowledged(self)
         # A reset takes effect some time after its line, and is over when consumers come back.
         self._reset_under_way: _Reset | None = None
         # The last line ``mark_delete`` since the cursor was reset: its seq, and where it shows mark-delete.
@@ -426,7 +428,7 @@ class PositionsDriver(CursorDriver):
 
     def _applied(self) -> Applied:
         """Return mark-delete with all acks whose removal is logged, and what is acknowledged above it."""
-        return Applied(self._all_applied()[1], self._acknowledged)
+        return Applied(self._all_applied()[1], _Acknowledged(self))
 
     def _mark_delete_ahead(self) -> list[Ahead]:
         """Return the lines ahead that say which acks have moved mark-delete."""

@@ -328,21 +328,18 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _limit_to_come(self) -> tuple[Line, Limit] | None:
         """Return a limit of unacknowledged messages whose line comes soon: a recorder asks for policies now and then."""
-        for line in self._later_lines():
-            if line.t_us - self._line.t_us > POLICIES_ASKED_EVERY_US:
-                break
-            limit = limits_in_force.of_line(line) if line.kind == "limit" else None
+        for line in self._limits_to_come(POLICIES_ASKED_EVERY_US):
+            limit = limits_in_force.of_line(line)
             if limit is not None and limit.active and limit.what in limits_in_force.UNACKED:
                 return line, limit
         return None
 
     def _begin_limit_by(self, flow: Line) -> None:
         """Put a limit in force whose line is to come, if a flow shows it: the consumer is blocked, and else would not be."""
-        consumer = who(flow)
-        if self.core.is_blocked(consumer) or not self._counted_as_blocked(flow):
-            return
-        to_come = self._limit_to_come()
+        to_come, consumer = self._limit_to_come(), who(flow)
         if to_come is None or self.core.unacked(consumer) < (to_come[1].value or 0):
+            return
+        if self.core.is_blocked(consumer) or not self._counted_as_blocked(flow):
             return
         line, limit = to_come
         reason = "the limit may have been in force before its line"
