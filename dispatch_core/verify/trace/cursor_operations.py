@@ -74,7 +74,8 @@ class CursorDriver(Driver):
         self._begins_behind: Position | None = None
         self._acked_before: dict[Position, Sequence[int] | None] = {}
         self._limits = LimitsInForce()
-        self._limits_ahead: deque[tuple[int, Line]] = deque()  # index and line of the ``limit`` lines to come
+        # Kind → index and line of each line of it to come. Looking through all lines ahead takes too long.
+        self._to_come: dict[str, deque[tuple[int, Line]]] = {"limit": deque(), "consumer_removing": deque()}
 
     @property
     @abstractmethod
@@ -120,21 +121,27 @@ class CursorDriver(Driver):
 
     def _ahead_limit(self, at: int, line: Line) -> None:
         """See ``Driver``."""
-        self._limits_ahead.append((at, line))
+        self._to_come[line.kind].append((at, line))
 
-    def _limits_to_come(self, within_us: int) -> Iterator[Line]:
-        """Yield the ``limit`` lines behind the present line that come within a time."""
-        while self._limits_ahead and self._limits_ahead[0][0] <= self._at:
-            self._limits_ahead.popleft()
-        for at, line in self._limits_ahead:
+    def _before_limit(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._to_come[line.kind].popleft()
+
+    _ahead_consumer_removing, _before_consumer_removing = _ahead_limit, _before_limit
+
+    def _lines_to_come(self, kind: str, within_us: int) -> Iterator[Line]:
+        """Yield the lines of a kind of ``_to_come`` behind the present line that come within a time."""
+        for at, line in self._to_come[kind]:
             if at >= self._lines.horizon(self._at) or line.t_us - self._line.t_us > within_us:
                 return
-            yield line
+            if at > self._at:  # else the present line is taken early
+                yield line
 
     def _rate_may_hold(self) -> bool:
         """Check whether a dispatch rate may hold at the present line, see ``limits_in_force``."""
         return self._limits.rate_may_hold() or any(
-            limits_in_force.begins_rate(line) for line in self._limits_to_come(limits_in_force.SEEN_WITHIN_US)
+            limits_in_force.begins_rate(line)
+            for line in self._lines_to_come("limit", limits_in_force.SEEN_WITHIN_US)
         )
 
     # --- lines ---------------------------------------------------------------------------------------------------

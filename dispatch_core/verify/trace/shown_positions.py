@@ -41,8 +41,6 @@ READ_MOVES_BEFORE_US: Final = 200
 #: A ``cursor_state`` line stands so much at most behind the moment at which the broker read the positions, microseconds: it
 #: is an answer of the web service. The longest in the recordings is 75 ms.
 ANSWERED_WITHIN_US: Final = 250_000
-#: Mark-delete and read position among the scalars of a state.
-_BOTH: Final = slice(MARK_DELETE, READ_POSITION + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class PositionsDriver(CursorDriver):
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
         self._end_of_empty = 0  # where the read that the present line ends has come to if it returns nothing
         self._asked_for_one = False  # the read that the present line ends: it is the cursor's first
-        self._last_positions = [-1, 0]  # of the core, behind the last line: mark-delete, read position
+        self._last_positions = (0, -1)  # of the core, behind the last line: read position, mark-delete
 
     def _effects_are_over(self, line: Line) -> None:
         """Take a line of a connection's thread: what it did before is over."""
@@ -113,20 +111,17 @@ class PositionsDriver(CursorDriver):
 
     def _after(self, line: Line) -> None:
         """See ``Driver``: a later line may show the positions that this one has changed."""
-        (mark_delete, read_position), now, reached = self._last_positions, self._cursor.s, self._reached
-        if (
-            now.item(MARK_DELETE) != mark_delete
-            or now.item(READ_POSITION) != read_position
-            or (reached and now.item(READ_POSITION) < reached[-1])
-        ):
+        now, reached = self._positions_now(), self._reached
+        if now != self._last_positions or (reached and now[0] < reached[-1]):
+            read_position, mark_delete = self._last_positions
             self._earlier.left(line.seq, line.t_us, {read_position, *reached}, mark_delete)
-            self._last_positions = now[_BOTH].tolist()
+            self._last_positions = now
         if reached:
             self._reached = []
 
     def _moved_between_lines(self) -> None:
         """See ``CursorDriver``."""
-        self._last_positions = self._cursor.s[_BOTH].tolist()
+        self._last_positions = self._positions_now()
 
     # --- what a driver knows -------------------------------------------------------------------------------------
 
@@ -370,6 +365,9 @@ class PositionsDriver(CursorDriver):
 
     def _removal_ahead(self, consumer: int) -> Line | None:
         """Return the line of a removal that comes soon, if its connection has no command before it."""
+        removals = self._lines_to_come("consumer_removing", HELD_UP_US)
+        if all(line.consumer != consumer for line in removals):
+            return None
         for line in self._later_lines():
             if line.t_us - self._line.t_us > HELD_UP_US:
                 break
@@ -381,8 +379,8 @@ class PositionsDriver(CursorDriver):
 
     def _positions_now(self) -> tuple[int, int]:
         """Return read position and mark-delete of the core."""
-        mark_delete, read_position = self._cursor.s[_BOTH].tolist()
-        return read_position, mark_delete
+        scalars = self._cursor.s
+        return scalars.item(READ_POSITION), scalars.item(MARK_DELETE)
 
     def _forget_old_acks(self) -> None:
         """Take acknowledgements from long before to have reached the cursor."""

@@ -328,7 +328,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _limit_to_come(self) -> tuple[Line, Limit] | None:
         """Return a limit of unacknowledged messages whose line comes soon: a recorder asks for policies now and then."""
-        for line in self._limits_to_come(POLICIES_ASKED_EVERY_US):
+        for line in self._lines_to_come("limit", POLICIES_ASKED_EVERY_US):
             limit = limits_in_force.of_line(line)
             if limit is not None and limit.active and limit.what in limits_in_force.UNACKED:
                 return line, limit
