@@ -131,8 +131,9 @@ class CursorDriver(Driver):
 
     def _lines_to_come(self, kind: str, within_us: int) -> Iterator[Line]:
         """Yield the lines of a kind of ``_to_come`` behind the present line that come within a time."""
+        horizon = self._lines.horizon(self._at)
         for at, line in self._to_come[kind]:
-            if at >= self._lines.horizon(self._at) or line.t_us - self._line.t_us > within_us:
+            if at >= horizon or line.t_us - self._line.t_us > within_us:
                 return
             if at > self._at:  # else the present line is taken early
                 yield line

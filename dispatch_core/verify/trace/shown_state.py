@@ -607,18 +607,18 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         at = mark_delete + 1
         if not self._may_move_to(at):
             return read_position, mark_delete
-        deleted, late = self.core.state.deleted, self._late_commands()
-        more = [self._acknowledges(command) for command in late]
-        for command in late:
-            if command.result is CursorStep.MOVE:
-                at = max(at, command.entry + 1)
+        deleted, more = self.core.state.deleted, self._acknowledged_late()
+        at = max(
+            [at, *(move.entry + 1 for move in self._moves_under_way() if move.result is CursorStep.MOVE)]
+        )
         while at < len(deleted) and (at in more or deleted.item(at)):
             at += 1
         return max(read_position, at), at - 1
 
     def _acknowledged_late(self) -> set[int]:
         """See ``PositionsDriver``."""
-        return {self._acknowledges(command) for command in self._late_commands()}
+        live = self._live.values()
+        return {self._acknowledges(command) for connection in live for command in connection.late}
 
     def _held_back(self, seq: int) -> list[int]:
         """See ``PositionsDriver``. Acks that an earlier decision has shown to come before it, and whose line is to come."""
