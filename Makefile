@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce clean
+.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce zoo clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -110,6 +110,9 @@ soak: setup ## Judge a broker's build by seeded clients; goes on where it was st
 
 states: ## Bring brokers into each known state and keep their statistics as test data; ten minutes (RELEASES='4.0.0 4.2.4' ARGS='shared-lost-read'; needs Maven; docs/diagnose.md)
 	@RELEASES='$(RELEASES)' exec .ci/states $(ARGS)
+
+zoo: setup ## Play the schedules of docs/zoo on brokers in process; five minutes (RELEASES='4.0.0 4.2.4'; needs Maven; docs/hunt.md)
+	@$(WITH_ENV) RELEASES='$(RELEASES)' exec .ci/zoo
 
 reproduce: setup ## Minimize a log and run the Java test of it on brokers in process (LOG=PATH RELEASES='4.0.0 4.2.4' ARGS='--finding stuck_key'; needs Maven; docs/minimize.md)
 	@$(WITH_ENV) LOG='$(LOG)' RELEASES='$(RELEASES)' exec .ci/reproduce $(ARGS)

@@ -10,18 +10,18 @@ import org.apache.bookkeeper.mledger.AsyncCallbacks.ReadEntriesCallback;
 import org.apache.bookkeeper.mledger.ManagedCursor;
 
 /**
- * The reads of one dispatcher, which complete when they are told to. The dispatcher's cursor is replaced by a proxy: a normal read
- * is kept until it may begin, as it returns what is stored then; a replay read is kept until its entries may come, as they were
- * chosen before. Nothing else of the cursor changes.
+ * The reads of one dispatcher, which complete when they are told to. The dispatcher's cursor is replaced by a proxy. A normal read
+ * that finds entries is kept until it may begin, as it returns what is stored then; one that waits for entries, one of a
+ * dispatcher that may have several, and a replay read are kept until their entries may come. Nothing else of the cursor changes.
  */
 final class ControlledReads {
     private static final long LONGEST_READ_MS = 10_000;
 
     private final ManagedCursor cursor;
+    private final boolean beginAtOnce;
     private final Deque<Task> replayReads = new ArrayDeque<>();
     private Task normalRead;
-    private boolean foundNothing;
-    private Task takenEntries;
+    private final Deque<Task> takenEntries = new ArrayDeque<>();
     private boolean entriesStay;
     private boolean released;
     private int called;
@@ -31,18 +31,19 @@ final class ControlledReads {
         void run() throws Exception;
     }
 
-    private ControlledReads(ManagedCursor cursor) {
+    private ControlledReads(ManagedCursor cursor, boolean beginAtOnce) {
         this.cursor = cursor;
+        this.beginAtOnce = beginAtOnce;
     }
 
-    /** Replace the cursor of a dispatcher that has not read anything yet. */
-    static ControlledReads of(Object dispatcher) throws IllegalAccessException {
+    /** Replace the cursor of a dispatcher that has not read anything yet. {@code beginAtOnce}: it may have several normal reads. */
+    static ControlledReads of(Object dispatcher, boolean beginAtOnce) throws IllegalAccessException {
         ControlledReads reads = null;
         for (Class<?> type = dispatcher.getClass(); type != null; type = type.getSuperclass()) {
             for (Field field : type.getDeclaredFields()) {
                 if (field.getType() == ManagedCursor.class) {
                     field.setAccessible(true);
-                    reads = new ControlledReads((ManagedCursor) field.get(dispatcher));
+                    reads = new ControlledReads((ManagedCursor) field.get(dispatcher), beginAtOnce);
                     field.set(dispatcher, Proxy.newProxyInstance(ManagedCursor.class.getClassLoader(),
                             new Class<?>[] {ManagedCursor.class}, reads::called));
                 }
@@ -107,15 +108,13 @@ final class ControlledReads {
     }
 
     private synchronized Task nextNormal(boolean staying) {
-        Task next = takenEntries;
-        if (next != null) {
-            takenEntries = staying ? next : null;
-            return staying ? null : next;
+        if (!takenEntries.isEmpty()) {
+            return staying ? null : takenEntries.poll();
         }
         if (normalRead == null || !cursor.hasMoreEntries()) {
             return null;
         }
-        next = normalRead;
+        Task next = normalRead;
         normalRead = null;
         entriesStay = staying;
         return next;
@@ -126,12 +125,8 @@ final class ControlledReads {
     }
 
     private synchronized Task nextOfAll() {
-        Task next = takenEntries != null ? takenEntries : normalRead != null ? normalRead : replayReads.poll();
-        if (next == takenEntries) {
-            takenEntries = null;
-        } else if (next == normalRead) {
-            normalRead = null;
-        }
+        Task next = !takenEntries.isEmpty() ? takenEntries.poll() : normalRead != null ? normalRead : replayReads.poll();
+        normalRead = next == normalRead ? null : normalRead;
         return next;
     }
 
@@ -140,30 +135,23 @@ final class ControlledReads {
         if (name.startsWith("asyncRead") && name.endsWith("OrWait")) {
             replaceCallback(arguments, this::normalEntries);
             synchronized (this) {
-                if (!released) {
-                    foundNothing = !cursor.hasMoreEntries();
+                if (!released && !beginAtOnce && cursor.hasMoreEntries()) {
                     normalRead = () -> invoke(method, arguments);
                     return null;
                 }
+                entriesStay = !released && !beginAtOnce;
             }
         } else if (name.equals("asyncReplayEntries")) {
             replaceCallback(arguments, this::replayEntries);
-        } else if (name.equals("cancelPendingReadRequest")) {
-            synchronized (this) {
-                if (normalRead != null && foundNothing && !cursor.hasMoreEntries()) {
-                    normalRead = null;
-                    return true;
-                }
-            }
         }
         return invoke(method, arguments);
     }
 
     private void normalEntries(Task callback) throws Exception {
         synchronized (this) {
-            if (entriesStay) {
+            if (entriesStay || beginAtOnce && !released) {
                 entriesStay = false;
-                takenEntries = () -> dispatch(callback);
+                takenEntries.add(() -> dispatch(callback));
                 called++;
                 return;
             }

@@ -12,10 +12,12 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.broker.service.Dispatcher;
+import org.apache.pulsar.broker.service.StickyKeyConsumerSelector;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.KeySharedPolicy;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
@@ -35,11 +37,14 @@ final class Play implements AutoCloseable {
     /** What has not come after so many rounds of answers in which nothing moved does not come. */
     private static final int LAST_ROUNDS = 4;
     private static final int QUEUE = 1000;
+    /** A new active consumer gets nothing for a second (activeConsumerFailoverDelayTimeMillis). */
+    private static final int FAILOVER_MS = 1300;
     private static final int MANY_PERMITS = 10;
 
     private final StandaloneBroker broker;
     private final PulsarAdmin admin;
     private final String topic;
+    private final SubscriptionType type;
     private final boolean outOfOrder;
     private final PulsarClient client;
     private final Producer<byte[]> producer;
@@ -57,11 +62,13 @@ final class Play implements AutoCloseable {
     private String broken;
     private final List<String> notes = new ArrayList<>();
 
-    Play(StandaloneBroker broker, PulsarAdmin admin, PulsarClient client, String topic, boolean outOfOrder) throws Exception {
+    Play(StandaloneBroker broker, PulsarAdmin admin, PulsarClient client, String topic, SubscriptionType type, boolean outOfOrder)
+            throws Exception {
         this.broker = broker;
         this.admin = admin;
         this.client = client;
         this.topic = topic;
+        this.type = type;
         this.outOfOrder = outOfOrder;
         this.producer = client.newProducer(Schema.BYTES).topic(topic).enableBatching(true)
                 .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
@@ -113,7 +120,10 @@ final class Play implements AutoCloseable {
             case "ack_part":
                 return acknowledgePart(name, first(name, false));
             case "nack_first":
-                return requestAgain(name, first(name, false));
+                if (type != SubscriptionType.Failover) {
+                    return requestAgain(name, first(name, false));
+                } // its consumers request everything
+                // fall through
             case "nack_all":
                 pending.get(name).clear();
                 consumers.get(name).redeliverUnacknowledgedMessages();
@@ -132,8 +142,10 @@ final class Play implements AutoCloseable {
                 skipped = true;
                 return true;
             case "timer":
+                Thread.sleep(type == SubscriptionType.Failover ? FAILOVER_MS : 0);
+                return true;
             case "retry":
-                return true; // the broker's own timers are shorter than the pause after a step
+                return true; // its timer is shorter than the pause after a step
             default:
                 throw new IllegalArgumentException("no step of a schedule: " + step);
         }
@@ -159,17 +171,20 @@ final class Play implements AutoCloseable {
     }
 
     private void join(String name, int count) throws Exception {
-        consumers.put(name, client.newConsumer(Schema.BYTES).topic(topic).subscriptionName(SUBSCRIPTION)
-                .subscriptionType(SubscriptionType.Key_Shared).consumerName(name).receiverQueueSize(QUEUE).startPaused(true)
-                .keySharedPolicy(KeySharedPolicy.autoSplitHashRange().setAllowOutOfOrderDelivery(outOfOrder))
-                .enableBatchIndexAcknowledgment(true).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).subscribe());
+        ConsumerBuilder<byte[]> builder = client.newConsumer(Schema.BYTES).topic(topic).subscriptionName(SUBSCRIPTION)
+                .subscriptionType(type).consumerName(name).receiverQueueSize(QUEUE).startPaused(true)
+                .enableBatchIndexAcknowledgment(true).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS);
+        if (type == SubscriptionType.Key_Shared) {
+            builder.keySharedPolicy(KeySharedPolicy.autoSplitHashRange().setAllowOutOfOrderDelivery(outOfOrder));
+        }
+        consumers.put(name, builder.subscribe());
         pending.put(name, new LinkedHashMap<>());
         permits.put(name, 0);
         PersistentSubscription subscription = (PersistentSubscription) broker.service().getBrokerService()
                 .getTopicReference(topic).orElseThrow().getSubscription(SUBSCRIPTION);
         if (subscription.getDispatcher() != dispatcher) {
             dispatcher = subscription.getDispatcher();
-            reads = ControlledReads.of(dispatcher);
+            reads = ControlledReads.of(dispatcher, type == SubscriptionType.Failover);
         }
         grant(name, count);
     }
@@ -258,6 +273,7 @@ final class Play implements AutoCloseable {
     private void note(String name, int entry, Message<byte[]> message, Set<Integer> before) {
         permits.merge(name, -1, Integer::sum);
         String key = keyOf.get(entry);
+        boolean inOrder = type != SubscriptionType.Shared && !outOfOrder;
         List<Message<byte[]>> messages = pending.get(name).get(entry);
         boolean same = messages != null && messages.stream().anyMatch(other -> other.getMessageId().equals(message.getMessageId()));
         for (Map.Entry<String, Map<Integer, List<Message<byte[]>>>> other : pending.entrySet()) {
@@ -265,7 +281,7 @@ final class Play implements AutoCloseable {
                 same = true;
             }
             boolean ofKey = other.getValue().keySet().stream().anyMatch(held -> held != entry && keyOf.get(held).equals(key));
-            if (!outOfOrder && ofKey && !other.getKey().equals(name) && broken == null && !same) {
+            if (inOrder && ofKey && !other.getKey().equals(name) && broken == null && !same) {
                 broken = "split_key";
             }
         }
@@ -273,7 +289,7 @@ final class Play implements AutoCloseable {
             broken = "double_outstanding";
         }
         boolean overtaken = before.stream().anyMatch(later -> later > entry && keyOf.get(later).equals(key));
-        if (!outOfOrder && overtaken && !received.contains(entry) && broken == null) {
+        if (inOrder && overtaken && !received.contains(entry) && broken == null) {
             broken = "out_of_order";
         }
         received.add(entry);
@@ -315,10 +331,14 @@ final class Play implements AutoCloseable {
         Set<String> stays = new LinkedHashSet<>();
         pending.values().forEach(entries -> entries.keySet().forEach(entry -> stays.add(keyOf.get(entry))));
         for (int entry = 0; entry < keyOf.size(); entry++) {
-            boolean waits = !skipped && !acknowledged.contains(entry) && !isPending(entry) && !stays.contains(keyOf.get(entry));
-            if (waits && broken == null) {
+            String key = keyOf.get(entry);
+            boolean waits = !skipped && !acknowledged.contains(entry) && !isPending(entry) && !stays.contains(key);
+            if (waits && broken == null && !hanging.contains(ownerOf(key))) {
                 broken = hanging.isEmpty() ? "stuck" : "starved";
             }
+        }
+        if (type == SubscriptionType.Failover) {
+            return; // its dispatcher counts no permits
         }
         int total = number(dispatcher, "totalAvailablePermits");
         int sum = 0;
@@ -331,6 +351,16 @@ final class Play implements AutoCloseable {
         if (broken == null && hanging.isEmpty() && (unacked != 0 || total != sum)) {
             broken = "leak";
         }
+    }
+
+    /** The name of the consumer that owns a key; {@code null} = the subscription has no owners. */
+    private String ownerOf(String key) throws Exception {
+        if (type != SubscriptionType.Key_Shared) {
+            return null;
+        }
+        StickyKeyConsumerSelector selector = (StickyKeyConsumerSelector) method(dispatcher, "getSelector").invoke(dispatcher);
+        org.apache.pulsar.broker.service.Consumer owner = selector.select(key.getBytes());
+        return owner == null ? null : owner.consumerName();
     }
 
     private boolean isPending(int entry) {

@@ -14,6 +14,7 @@ import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.broker.ServiceConfiguration;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.SubscriptionType;
 
 /**
  * Plays schedules on a broker of this process: {@code Zoo FOLDER SCHEDULES.json}. Prints a line of JSON for each: its name, the
@@ -23,7 +24,7 @@ final class Zoo {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, String> SETTINGS = Map.of("systemTopicEnabled", "false", "topicLevelPoliciesEnabled", "false",
             "transactionCoordinatorEnabled", "false", "diskUsageThreshold", "0.99", "diskUsageWarnThreshold", "0.98",
-            "diskUsageLwmThreshold", "0.97", "numIOThreads", "2");
+            "diskUsageLwmThreshold", "0.97", "numIOThreads", "2", "dispatcherMaxReadSizeBytes", "-1");
 
     private Zoo() {
     }
@@ -43,7 +44,9 @@ final class Zoo {
                 ServiceConfiguration configuration = broker.service().getConfiguration();
                 Map<String, Object> before = set(configuration, schedule.get("settings"));
                 String topic = "persistent://public/default/zoo-" + number++;
-                try (Play play = new Play(broker, admin, client, topic, schedule.get("allow_out_of_order").asBoolean())) {
+                SubscriptionType type = SubscriptionType.valueOf(schedule.get("subscription_type").asText());
+                boolean outOfOrder = schedule.get("allow_out_of_order").asBoolean();
+                try (Play play = new Play(broker, admin, client, topic, type, outOfOrder)) {
                     answer.put("verdict", play.verdict(schedule.get("steps")));
                     answer.set("notes", JSON.valueToTree(play.notes()));
                 } catch (Exception failure) { // the other schedules can still be played

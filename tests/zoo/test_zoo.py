@@ -1,0 +1,37 @@
+"""The schedules of the zoo as the Java player reads them, and the comparison of its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatch_core.cli.zoo import exhibits_in
+from tests.zoo.__main__ import FOLDER, compare, is_playable, schedule_of
+
+EXHIBITS = exhibits_in(FOLDER)
+
+
+@pytest.mark.parametrize("exhibit", filter(is_playable, EXHIBITS), ids=lambda exhibit: exhibit.name)
+def test_every_step_has_what_the_player_needs(exhibit: Any) -> None:
+    schedule = schedule_of(exhibit)
+    assert len(schedule["steps"]) == len(exhibit.steps)
+    for step in schedule["steps"]:
+        if step["do"] == "store":
+            assert step["key"] in exhibit.keys
+            assert step["messages"] in (1, 3)
+        if step["do"] == "join":
+            assert step["name"] in ("c1", "c2", "c3")
+            assert step["permits"] in (1, 2, 10)
+
+
+def test_answers_are_compared_by_their_promise() -> None:
+    answers = [
+        {"name": "24736-hash-never-free", "release": release, "verdict": verdict}
+        for release, verdict in (("4.0.0", "stuck"), ("4.2.4", "kept"), ("4.2.4", "stuck"), ("4.0.0", "starved"))
+    ]
+    lines, others = compare(answers, EXHIBITS)
+    assert others == 2
+    assert ["NOT AS EXPECTED" in line for line in lines[:4]] == [False, False, True, True]
+    assert lines[-1].startswith("zoo: 2 of 4 plays as the rules say, 1 of them broke a promise")
+    assert "23870-free-within-scan" in lines[-1]
