@@ -157,14 +157,15 @@ def comparable(script: Script) -> frozenset[str]:
     * A hand-over delivers again what waits in another client's queue, so that a client sees it after its acknowledgement.
     * The audit knows one key of an entry, a client those of all its messages; compacted entries never come.
     * Nobody owns some hashes of sticky consumers, and a dispatcher of 3.x may stall for good: if the log ends soon after,
-      it does not prove that anything was never delivered.
+      it does not prove that anything was never delivered. The same holds if nobody is connected at the end.
     """
     always = {"quarantined lines", "input"}
     single_active = script.type in ("Failover", "Exclusive")
     if script.uses(*CURSOR_MOVES, *RELOADS, "redeliver_all") or (single_active and script.uses("nack")):
         return frozenset(always)
     stays_unsent = any(word in class_of(script.name) for word in ("sticky", "classic"))
-    everything = always if stays_unsent or script.reads_compacted else always | {"never received"}
+    stays_unsent = stays_unsent or script.reads_compacted or script.ends_with_nobody
+    everything = always if stays_unsent else always | {"never received"}
     if single_active:
         return frozenset(everything if script.mixed_keys else everything | {"seen backwards, not found"})
     if script.type == "Shared" or script.out_of_order:

@@ -129,6 +129,17 @@ class Script:
         return any(step.what in kinds for step in self.steps)
 
     @property
+    def ends_with_nobody(self) -> bool:
+        """True if no consumer is connected at the end, so that nobody takes what is left."""
+        connected: set[str | None] = set()
+        for step in self.steps:
+            if step.what == "join":
+                connected.add(step.consumer)
+            elif step.what in ("leave", "crash", "delete_subscription"):
+                connected.discard(step.consumer)
+        return not connected
+
+    @property
     def delays(self) -> bool:
         """True if messages are delivered later."""
         return any(step.delay_ms for step in self.steps)
