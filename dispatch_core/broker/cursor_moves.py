@@ -78,7 +78,7 @@ from dispatch_core.broker import cursor
 from dispatch_core.broker.pending_acks import unacked_messages
 from dispatch_core.broker.permits import add_unacked, unblock_if_due
 from dispatch_core.broker.profiles import Dispatcher, Profile
-from dispatch_core.broker.state import MARK_DELETE, NOBODY, READ_POSITION, WIDE, State
+from dispatch_core.broker.state import COUNTS_REMAINING, MARK_DELETE, NOBODY, READ_POSITION, WIDE, State
 
 #: Dispatchers that drop what mark-delete has passed, at one time or the other.
 _TRIMMING: Final = (Dispatcher.KEY_SHARED, Dispatcher.SHARED)
@@ -127,11 +127,35 @@ def move_forward(st: State, target: int) -> list[int]:
 
 @compiled
 def pass_entries(st: State, target: int) -> None:
-    """Delete every entry up to ``target``, see ``move_forward``."""
-    for entry in range(st.s[MARK_DELETE] + 1, target + 1):
+    """Delete every entry up to ``target``, see ``move_forward``.
+
+    The cursor forgets which batch indexes are acknowledged. Since #25592 the pending ack of a passed batch says how many are
+    left; before, all of them count again when it goes.
+
+    Of a batch of three, one message is acknowledged before the move:
+
+    >>> from dispatch_core.broker.pending_acks import hold
+    >>> from dispatch_core.broker.state import example_state
+    >>> for keeps in (0, 1):
+    ...     st = example_state()
+    ...     st.s[COUNTS_REMAINING], st.num_messages[0] = keeps, 3
+    ...     hold(st, 0, 0, 0)
+    ...     st.acked_indexes[0] = 1
+    ...     pass_entries(st, 0)
+    ...     print(int(unacked_messages(st, 0)))
+    3
+    2
+    """
+    first = st.s[MARK_DELETE] + 1
+    for entry in range(first, target + 1):
         if st.holder[entry] != NOBODY:
             st.pending_count[entry] = unacked_messages(st, entry)
     cursor.acknowledge_up_to(st, target)
+    if st.s[COUNTS_REMAINING] == 0:
+        return
+    for entry in range(first, target + 1):
+        if st.holder[entry] != NOBODY:
+            st.acked_indexes[entry] = st.num_messages[entry] - st.pending_count[entry]
 
 
 def reset(st: State, entry: int) -> None:
