@@ -32,6 +32,7 @@ from dispatch_core.broker import (
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.hash_ids import HashIds
 from dispatch_core.broker.profiles import Profile
+from dispatch_core.broker.several_holders import SeveralHolders, owner_of_ack
 from dispatch_core.errors import IllegalTransitionError
 
 #: (consumer, sticky key hash) pairs.
@@ -140,6 +141,8 @@ class Saved(NamedTuple):
     unacked_indexes: dict[int, int]
     round_robin_index: int
     broken: frozenset[int]
+    inactive: frozenset[int]
+    several: SeveralHolders
 
 
 class MultipleConsumersDispatcher(ABC):
@@ -175,11 +178,12 @@ class MultipleConsumersDispatcher(ABC):
         self._last_sent = -1  # highest entry ever handed to a consumer
         #: Entries that may be pending although deleted: when they were sent, index by index since, or by a moved cursor.
         self._sent_deleted: set[int] = set()
+        self._several = SeveralHolders()  # entries that several consumers hold; only Shared sends any
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         self._round_robin_index = 0  # currentConsumerRoundRobinIndex; only Shared moves it
-        self._broken: frozenset[int] = (
-            frozenset()
-        )  # slots whose connections are known to have broken; only Shared asks
+        # Slots whose connections are known to have broken, and those that are not active any more; only Shared asks.
+        self._broken: frozenset[int] = frozenset()
+        self._inactive: frozenset[int] = frozenset()
         self._ledger_start: Callable[[int], int] = _in_one_ledger
         #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[Released] = []
@@ -228,6 +232,7 @@ class MultipleConsumersDispatcher(ABC):
         self._last_sent = max(self._last_sent - drop, -1)
         self._sent_deleted = {entry - drop for entry in self._sent_deleted if entry >= drop}
         self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
+        self._several.drop(drop)
         self._make_room(len(self.state.deleted))
         self._new_hashes(known)
 
@@ -314,22 +319,17 @@ class MultipleConsumersDispatcher(ABC):
         if consumer in self._slots:
             commands.apply_flow(self.state, self._slots[consumer], count)
 
-    def ack(self, entry: int) -> Acked | None:
+    def ack(self, entry: int, by: int | None = None) -> Acked | None:
         """Acknowledge a whole entry, with all that follows except the flow of permits, which is ``flow_applied``.
 
-        Returns the effect on the consumer it was pending on; None where it was pending on nobody.
+        ``by``: the consumer that acknowledges; it matters where several hold the entry. Returns the effect on the consumer
+        it was pending on; None where it was pending on nobody.
         """
-        self._check_stored(entry)
-        hash_id = self.state.pending_hash.item(entry)
-        done = self._acked(entry, hash_id, commands.ack(self.state, entry))
-        self._unacked_indexes.pop(entry, None)
-        return done
+        return self._ack(entry, by, commands.ack, forget_indexes=True)
 
-    def begin_ack(self, entry: int) -> Acked | None:
+    def begin_ack(self, entry: int, by: int | None = None) -> Acked | None:
         """First part of ``ack``: remove the pending ack; ``end_ack`` and ``acknowledge`` follow."""
-        self._check_stored(entry)
-        hash_id = self.state.pending_hash.item(entry)
-        return self._acked(entry, hash_id, commands.begin_ack(self.state, entry))
+        return self._ack(entry, by, commands.begin_ack, forget_indexes=False)
 
     def end_ack(self, consumer: int, messages: int) -> commands.Flows:
         """Second part of ``ack``: lower the unacked counter by ``messages``."""
@@ -347,14 +347,16 @@ class MultipleConsumersDispatcher(ABC):
         commands.acknowledge(self.state, entry)
         self._unacked_indexes.pop(entry, None)
 
-    def acknowledge_indexes(self, entry: int, words: Sequence[int]) -> int:
+    def acknowledge_indexes(self, entry: int, words: Sequence[int], by: int | None = None) -> int:
         """Acknowledge messages of a batch: ``words`` have a 1 bit for every index that stays unacknowledged.
 
-        Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing happens.
+        ``by``: see ``ack``. Returns how many indexes are newly acknowledged. Without batch-index acks in the broker nothing
+        happens.
         """
         self._check_stored(entry)
         if not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"):
             return 0
+        self._turn_to_owner(entry, by)
         messages = int(self.state.num_messages[entry])
         is_pending = self.state.holder[entry] != st_.NOBODY
         if self.state.deleted[entry] and not is_pending:
@@ -387,6 +389,7 @@ class MultipleConsumersDispatcher(ABC):
         slot = self.slot(consumer)
         for entry in entries:
             self._check_stored(entry)
+            self._several.turn_to(self.state, entry, slot)
             if self.state.holder[entry] != slot:
                 raise IllegalTransitionError(
                     f"entry {entry} is not pending on consumer {consumer}",
@@ -397,12 +400,18 @@ class MultipleConsumersDispatcher(ABC):
         flows = commands.redeliver(self.state, slot, wanted, everything, before)
         for value in (hashes[at] for at in np.flatnonzero(before < 0)):
             raise self._not_the_owner(value, slot)
+        self._hand_on(entries)
         pairs = zip(hashes, before.tolist(), strict=True)
         return Redelivery([Released(consumer, value, count) for value, count in pairs], flows)
 
-    def pending_ack_removed(self, entry: int) -> Released:
-        """First part of ``redeliver``: remove a pending ack and release its hash from draining."""
+    def pending_ack_removed(self, entry: int, consumer: int | None = None) -> Released:
+        """First part of ``redeliver``: remove a pending ack and release its hash from draining.
+
+        ``consumer``: whose; it matters where several hold the entry.
+        """
         self._check_stored(entry)
+        if consumer is not None:
+            self._several.turn_to(self.state, entry, self.slot(consumer))
         slot = int(self.state.holder[entry])
         if slot == st_.NOBODY:
             raise IllegalTransitionError(
@@ -425,6 +434,18 @@ class MultipleConsumersDispatcher(ABC):
     def lower_for_redelivery(self, consumer: int, messages: int, *, everything: bool = False) -> None:
         """Part of ``redeliver``: lower the unacked counter and clear the consumer's block."""
         commands.lower_for_redelivery(self.state, self.slot(consumer), messages, everything)
+
+    def stay_pending(self, consumer: int, entries: Sequence[int]) -> None:
+        """Take entries of a redelivery request back from the replay set: they were sent after it, and stay pending."""
+        st, slot = self.state, self.slot(consumer)
+        for entry in entries:
+            if st.in_replay[entry] and st.holder[entry] == st_.NOBODY:
+                replay_set.remove_from_replay(st, entry)
+                st.redelivery_count[entry] -= 1
+                pending_acks.hold(st, slot, entry, st.hash_id[entry])
+                permits.add_unacked(st, slot, self.unacked_messages(entry))
+        if permits.at_unacked_limit(st, slot):
+            st.blocked[slot] = 1
 
     def flow_parked(self, consumer: int, *, everything: bool = False) -> commands.Flows:
         """Last part of ``redeliver``: count the permits that were parked while the consumer was blocked."""
@@ -509,11 +530,14 @@ class MultipleConsumersDispatcher(ABC):
         replay_set.remove_up_to(st, int(st.s[st_.MARK_DELETE]), self._start_of_ledger())
         released: list[Released] = []
         for slot, entries in self._passed():
+            for entry in entries if self._several else ():
+                self._several.turn_to(st, entry, slot)
             passed, before = np.asarray(entries, np.int64), np.zeros(len(entries), np.int64)
             hashes = self._hash_ids.values[st.pending_hash[passed]].tolist()
             commands.trim_pending(st, slot, passed, before)
             for value in (hashes[at] for at in np.flatnonzero(before < 0)):
                 raise self._not_the_owner(value, slot)
+            self._hand_on(entries)
             number = self._numbers[slot]
             released += [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
         return released
@@ -529,10 +553,9 @@ class MultipleConsumersDispatcher(ABC):
         dispatch rate allows, 0 = no read; ``None`` = there is no rate. ``pauses``: entries, ascending, before which the
         scan of the replay set pauses; each makes a further step between 1 and the last.
         """
-        st = self.state
         between(0)
         trimmed = self._trim()
-        read_loop.plan_size(st, self._plan, self._attempts)
+        self._plan_size()
         if at_most is not None and self._plan[0] == read_loop.UNDECIDED:
             self._plan[1] = min(int(self._plan[1]), at_most)
             self._plan[0] = read_loop.UNDECIDED if at_most else read_loop.NO_READ
@@ -549,6 +572,9 @@ class MultipleConsumersDispatcher(ABC):
     def may_read(self) -> bool:
         """True between two steps of an attempt that may still issue a read."""
         return bool(self._plan[0] == read_loop.UNDECIDED)
+
+    def _plan_size(self) -> None:
+        read_loop.plan_size(self.state, self._plan, self._attempts)
 
     def _plan_replay(self) -> None:
         read_loop.plan_replay(self.state, self._plan, self._attempts)
@@ -600,9 +626,9 @@ class MultipleConsumersDispatcher(ABC):
         if not self._sent_deleted:
             return []
         overtaken = self.overtaken()
-        holders = self.state.holder[overtaken].tolist()
+        holders = [self._several.holders(self.state, entry) for entry in overtaken]
         return [
-            (slot, [entry for entry, holder in zip(overtaken, holders, strict=True) if holder == slot])
+            (slot, [entry for entry, slots in zip(overtaken, holders, strict=True) if slot in slots])
             for slot in self._connected_slots()
         ]
 
@@ -665,6 +691,8 @@ class MultipleConsumersDispatcher(ABC):
             dict(self._unacked_indexes),
             self._round_robin_index,
             self._broken,
+            self._inactive,
+            self._several.copy(),
         )
 
     def restore(self, saved: Saved) -> None:
@@ -673,6 +701,8 @@ class MultipleConsumersDispatcher(ABC):
         self._unacked_indexes = dict(saved.unacked_indexes)
         self._round_robin_index = saved.round_robin_index
         self._broken = saved.broken
+        self._inactive = saved.inactive
+        self._several = saved.several.copy()
 
     # --- queries ---------------------------------------------------------------------------------------------
 
@@ -724,10 +754,15 @@ class MultipleConsumersDispatcher(ABC):
         blocked = self.state.blocked.tolist()
         return {self._numbers[slot] for slot in self._connected_slots() if blocked[slot]}
 
-    def holder(self, entry: int) -> int | None:
-        """Return the consumer that a sent entry is pending on; None = nobody."""
+    def holder(self, entry: int, by: int | None = None) -> int | None:
+        """Return the consumer that a sent entry is pending on; None = nobody.
+
+        Of several, that whose pending ack an acknowledgement ``by`` a consumer removes.
+        """
         self._check_stored(entry)
         slot = self.state.holder.item(entry)
+        if entry in self._several.others:
+            slot = self._owner_of_ack(entry, by)
         return None if slot == st_.NOBODY else self._numbers[slot]
 
     def pending_hash(self, entry: int) -> int | None:
@@ -783,6 +818,41 @@ class MultipleConsumersDispatcher(ABC):
 
     # --- inside ----------------------------------------------------------------------------------------------
 
+    def _ack(
+        self,
+        entry: int,
+        by: int | None,
+        command: Callable[[st_.State, int], commands.Ack],
+        *,
+        forget_indexes: bool,
+    ) -> Acked | None:
+        self._check_stored(entry)
+        self._turn_to_owner(entry, by)
+        hash_id = self.state.pending_hash.item(entry)
+        done = self._acked(entry, hash_id, command(self.state, entry))
+        self._hand_on([entry])
+        if forget_indexes:
+            self._unacked_indexes.pop(entry, None)
+        return done
+
+    def _owner_of_ack(self, entry: int, by: int | None) -> int:
+        """Return the slot of the consumer whose pending ack an acknowledgement of an entry removes, NOBODY for none."""
+        holders = self._several.holders(self.state, entry)
+        slot = None if by is None else self._slots.get(by)
+        owner = owner_of_ack(holders, slot, self._connected_slots())
+        return st_.NOBODY if owner is None else owner
+
+    def _turn_to_owner(self, entry: int, by: int | None) -> None:
+        """Make the consumer whose pending ack an acknowledgement removes the holder of the state."""
+        if entry in self._several.others:
+            self._several.turn_to(self.state, entry, self._owner_of_ack(entry, by))
+
+    def _hand_on(self, entries: Iterable[int]) -> None:
+        """Make the next one of several holders that of the state, where its pending ack has gone."""
+        for entry in entries if self._several else ():
+            if self.state.holder[entry] == st_.NOBODY:
+                self._several.gone(self.state, entry, self.unacked_messages(entry))
+
     def _acked(self, entry: int, hash_id: int, done: commands.Ack) -> Acked | None:
         if done.holder == st_.NOBODY:
             return None
@@ -794,14 +864,18 @@ class MultipleConsumersDispatcher(ABC):
         return Acked(consumer, done.messages, released, done.flows, done.permits)
 
     def _let_go(self, slot: int, entry: int, *, closing: bool = False) -> Released:
+        self._several.turn_to(self.state, entry, slot)
         hash_value = self._hash_ids.value(self.state.pending_hash.item(entry))
         before = int(pending_acks.let_go(self.state, slot, entry, closing))
         if before < 0:
             raise self._not_the_owner(hash_value, slot)
+        self._hand_on([entry])
         return Released(self._numbers[slot], hash_value, before)
 
     def _let_go_all(self, slot: int, entries: list[int], *, closing: bool) -> list[Released]:
         """Remove all pending acks of a consumer that leaves; returns a release per entry."""
+        for entry in entries if self._several else ():
+            self._several.turn_to(self.state, entry, slot)
         array, count = np.asarray(entries, dtype=np.int64), len(entries)
         hash_ids, before = np.empty(count, np.int64), np.empty(count, np.int64)
         gone = int(membership.let_go_all(self.state, slot, array, closing, hash_ids, before))
@@ -809,6 +883,7 @@ class MultipleConsumersDispatcher(ABC):
             raise self._not_the_owner(int(self._hash_ids.values[hash_ids[gone]]), slot)
         hashes = self._hash_ids.values[hash_ids].tolist()
         number = self._numbers[slot]
+        self._hand_on(entries)
         return [Released(number, value, n) for value, n in zip(hashes, before.tolist(), strict=True)]
 
     def _refused(self) -> Pairs:
@@ -860,6 +935,8 @@ class MultipleConsumersDispatcher(ABC):
         first = int(self.state.s[st_.MARK_DELETE]) + 1
         count = pending_acks.pending_on(self.state, slot, first, self._last_sent + 1, self._pending)
         pending: list[int] = self._pending[:count].tolist()
-        if not self._sent_deleted:
-            return pending
-        return [entry for entry in self.overtaken() if self.state.holder[entry] == slot] + pending
+        if self._sent_deleted:
+            pending = [entry for entry in self.overtaken() if self.state.holder[entry] == slot] + pending
+        if self._several:
+            pending = sorted([*pending, *self._several.pending_on(slot)])
+        return pending

@@ -1,6 +1,8 @@
 """Pending acks: the consumer that holds each sent entry (PendingAcksMap, Consumer).
 
-An entry is held by at most one consumer here. Invariant: ``unacked[c]`` = sum of ``pending_count`` over the entries
+An entry is held by at most one consumer here; ``several_holders`` has the others of the rare entries with several.
+
+Invariant: ``unacked[c]`` = sum of ``pending_count`` over the entries
 that ``c`` holds, as long as nothing but whole entries is acknowledged.
 
 An entry with three messages is delivered to consumer 0, then its pending ack is removed:

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,12 +50,16 @@ from dispatch_core.broker.multiple_consumers import (
     Between,
     MultipleConsumersDispatcher,
     Round,
+    Saved,
     Turn,
     nothing_between,
 )
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.round_robin import Room, TurnRule, average_batch, entries_of_turn, next_consumer
 from dispatch_core.errors import UnsupportedRuleError
+
+#: A turn chooses a consumer and how much it gets, then sends: other threads may come before each of them.
+STEPS_OF_TURN: Final = 2
 
 
 class SharedDispatcher(MultipleConsumersDispatcher):
@@ -74,6 +79,9 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             raise UnsupportedRuleError(f"{profile.name}: not a Shared dispatcher")
         super().__init__(profile, hashes, num_messages, max_consumers)
         self._rule = turn_rule(profile)
+        self._before_reset: int | None = (
+            None  # mark-delete in front of a reset that takes effect after the next round
+        )
 
     def _new_hashes(self, known: int) -> None:
         """See ``MultipleConsumersDispatcher``: nobody owns a hash."""
@@ -88,19 +96,46 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         """Remove a consumer: its pending entries enter the replay set, unless nobody is left."""
         self._requeue_member(consumer)
 
-    def connection_broke(self, consumer: int) -> None:
-        """Take a connection that has broken, before its consumer is removed: it is neither active nor writable.
+    def connection_broke(self, consumer: int, *, inactive: bool) -> None:
+        """Take a connection that has broken, before its consumer is removed: it is not writable, and soon not active either.
 
-        4.x passes such a consumer over (Consumer.cnx().isActive). The classic dispatcher and 3.x go on and give it one entry
-        a turn (Consumer.isWritable).
+        A consumer whose connection is not writable gets one entry a turn (Consumer.isWritable). If the connection is not
+        active, either (``inactive``), 4.x passes it over (Consumer.cnx().isActive); the classic dispatcher and 3.x do not.
         """
         self._broken |= {self.slot(consumer)}
+        if inactive and self.profile.dispatcher is Dispatcher.SHARED:
+            self._inactive |= {self.slot(consumer)}
+
+    def reset_later(self, mark_delete: int) -> None:
+        """Have the last reset of the cursor take effect after the next round only; mark-delete was here before."""
+        self._before_reset = mark_delete
+
+    def restore(self, saved: Saved) -> None:
+        """See ``MultipleConsumersDispatcher``."""
+        super().restore(saved)
+        self._before_reset = None
 
     def made_anew(self) -> None:
         """Begin as a new dispatcher does: the subscription was deleted, and is made again."""
         self._round_robin_index = 0
 
     # --- reads -----------------------------------------------------------------------------------------------
+
+    def _plan_size(self) -> None:
+        """Plan the size of a read: broken connections are passed over (4.x), and if all are broken it asks for one entry.
+
+        Source: getFirstAvailableConsumerPermits, isConsumerWritable.
+        """
+        st, plan = self.state, self._plan
+        if not self._broken:
+            super()._plan_size()
+            return
+        blocked = st.blocked.copy()
+        st.blocked[list(self._inactive)] = 1
+        super()._plan_size()
+        st.blocked[:] = blocked
+        if plan[0] == read_loop.UNDECIDED and self._broken.issuperset(self._connected_slots()):
+            plan[1] = 1
 
     def _plan_normal(self) -> None:
         read_loop_classic.plan_normal(self.state, self._plan)
@@ -126,7 +161,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
         """Dispatch one read result, turn by turn. ``finish_round`` follows.
 
-        ``between(step)`` is called before each turn, and before the look at the consumers that ends the round.
+        ``between(step)`` is called twice in each turn, before its consumer and entries are chosen and before they are sent
+        (``STEPS_OF_TURN``), and before the look at the consumers that ends the round.
         """
         for entry in (min(entries), max(entries)) if entries else ():
             self._check_stored(entry)
@@ -135,20 +171,25 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         left = int(st.num_messages[array].sum())
         average = average_batch(left, len(entries)) if entries else 1
         while done < len(entries):
-            between(len(result.turns))
+            between(STEPS_OF_TURN * len(result.turns))
             consumer = self._next()
             if consumer is None:
                 break
             count = 1 if consumer in self._broken else int(st.permits[consumer])
             room = Room(count, int(permits.unacked_room(st, consumer)))
             size = entries_of_turn(self._rule, left, room, average, self._batch_size())
+            between(STEPS_OF_TURN * len(result.turns) + 1)
             turn = self._serve(consumer, kind == "Replay", array[done : done + size])
             left -= turn.messages
             done += len(turn.entries)
             result.turns.append(turn)
             result.sent.setdefault(turn.consumer, []).extend(turn.entries)
+        mark_delete = int(st.s[st_.MARK_DELETE])
+        if self._before_reset is not None:
+            st.s[st_.MARK_DELETE], self._before_reset = self._before_reset, None
         for entry in entries[done:]:
             read_loop.requeue(st, entry, st_.NO_HASH)
+        st.s[st_.MARK_DELETE] = mark_delete
         result.to_replay = list(entries[done:])
         result.in_replay = int(st.s[st_.N_REPLAY])
         return result
@@ -157,7 +198,12 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return self.profile.number("dispatcherMaxRoundRobinBatchSize")
 
     def _next(self) -> int | None:
-        """Return the slot of the consumer that has the next turn, and move the index behind it; ``None`` = nobody has."""
+        """Return the slot of the consumer that has the next turn, and move the index behind it; ``None`` = nobody has.
+
+        Nobody has in a dispatcher that is closed.
+        """
+        if self.state.s[st_.CLOSED]:
+            return None
         slots = self._connected_slots()
         levels = [self._levels[slot] for slot in slots]
         place = next_consumer(levels, lambda at: self._is_available(slots[at]), self._round_robin_index)
@@ -167,8 +213,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return slots[place]
 
     def _is_available(self, slot: int) -> bool:
-        passed_over = slot in self._broken and self.profile.dispatcher is Dispatcher.SHARED
-        return bool(permits.is_available(self.state, slot)) and not passed_over
+        return bool(permits.is_available(self.state, slot)) and slot not in self._inactive
 
     def _serve(self, slot: int, is_replay: bool, entries: st_.I64) -> Turn:
         """Send the entries of a turn to its consumer."""
@@ -178,6 +223,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         acked = int(st.acked_indexes[entries].sum())
         before, blocked = int(st.permits[slot]), bool(st.blocked[slot])
         average = float(st.average[slot])
+        self._sent_deleted.update(self._several.sent(st, slot, entries.tolist()))
         read_loop.send_groups(st, is_replay, entries, self._outcome)
         for entry in entries.tolist():
             self._note_sent(entry)

@@ -323,6 +323,16 @@ def a_new_dispatcher_begins_with_the_first_consumer() -> None:
     assert turns(core, [1]) == [3]
 
 
+def two_consumers_hold_an_entry() -> None:
+    """It is sent to consumer 1, and once more to consumer 2 from an overlapping read: each acknowledges it."""
+    core = shared([1] * 2, {1: (0, 5), 2: (0, 5)})
+    assert turns(core, [0]) + turns(core, [0]) == [1, 2]
+    acked = core.ack(0, by=1)
+    assert acked is not None
+    assert acked.consumer == 1
+    assert core.pending_on(2) == [0]
+
+
 #: Wrong rule → the check that it fails.
 CHECKS: Final[dict[str, Callable[[], None]]] = {
     "trim_keeps_unacked": trim_lowers_unacked_counters,
@@ -346,6 +356,7 @@ CHECKS: Final[dict[str, Callable[[], None]]] = {
     "failover_cumulative_set_goes_back": a_late_cumulative_ack_changes_nothing,
     "shared_level_of_the_index_first": better_levels_come_first,
     "shared_worse_levels_never": better_levels_come_first,
+    "shared_last_holder_only": two_consumers_hold_an_entry,
     "shared_new_dispatcher_goes_on": a_new_dispatcher_begins_with_the_first_consumer,
     **NON_PERSISTENT_CHECKS,
 }

@@ -60,6 +60,36 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
         "bool(permits.is_available(self.state, slot))",
         "self.state.permits[slot] > 0",
     ),
+    "shared_closed_sends": edit(
+        "a dispatcher that is closed sends what it has read",
+        f"{_DISPATCHER}._next",
+        "if self.state.s[st_.CLOSED]:",
+        "if False:",
+    ),
+    "shared_serves_inactive_connections": edit(
+        "a consumer whose connection is not active any more has its turn, too",
+        f"{_DISPATCHER}._is_available",
+        "slot not in self._inactive",
+        "True",
+    ),
+    "shared_reads_for_inactive_connections": edit(
+        "a read is attempted for a consumer whose connection is not active any more",
+        f"{_DISPATCHER}._plan_size",
+        "st.blocked[list(self._inactive)] = 1",
+        "pass",
+    ),
+    "shared_fills_what_is_not_writable": edit(
+        "a consumer whose connection is not writable gets as much as it has permits",
+        f"{_DISPATCHER}.round",
+        "1 if consumer in self._broken else int(st.permits[consumer])",
+        "int(st.permits[consumer])",
+    ),
+    "shared_passed_batch_counts_again": edit(
+        "a batch that a move of the cursor passes counts with all of its messages again",
+        "cursor_moves:pass_entries",
+        "if st.s[COUNTS_REMAINING] == 0:",
+        "if True:",
+    ),
     "shared_level_of_the_index_first": edit(
         "consumers of the level at the index come before those of better levels",
         _NEXT,
@@ -166,6 +196,12 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
         f"{_DISPATCHER}.finish_round",
         "outcome.retry = True",
         "outcome.retry = bool(outcome.to_replay)",
+    ),
+    "shared_last_holder_only": edit(
+        "an entry that is sent a second time is pending on its second consumer only",
+        f"{_DISPATCHER}._serve",
+        "self._sent_deleted.update(self._several.sent(st, slot, entries.tolist()))",
+        "pass",
     ),
     "shared_never_trims": edit(
         "what a move of the cursor has passed stays pending",

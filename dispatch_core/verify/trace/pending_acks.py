@@ -27,13 +27,25 @@ _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
 
 @dataclass(frozen=True, slots=True)
 class Redelivered:
-    """First step of a redelivery request after the dispatcher has put its entries into the replay set: lower the counter.
+    """Step of a redelivery request that lowers the counter of its consumer and clears the block.
 
-    The block on unacknowledged messages is cleared by it.
+    Its place in the plain order is behind the line of the request (``redelivery_requests``).
     """
 
     messages: int
-    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A redelivery request to come: index and line, and the index of the line of its connection before it."""
+
+    at: int
+    line: Line
+    previous: int
+
+
+def _key(ack: Command) -> tuple[int, int]:
+    return ack.entry, ack.connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +68,12 @@ class PendingAcksDriver(RacingDriver):
     def __init__(self, entries: Entries, facts: TraceFacts, *, tracked: bool) -> None:
         """``tracked``: hashes drain under the rules in force, so that releases are logged."""
         super().__init__(entries, facts)
-        self._acks: dict[int, Command] = {}  # entry → the ack that arrived and has had no effect yet
+        # (entry, connection) → the ack that arrived and has had no effect yet. Two consumers may hold one entry.
+        self._acks: dict[tuple[int, int], Command] = {}
         self._removed: dict[int, list[int]] = {}  # consumer → entries let go for a redelivery request to come
-        # Consumer → its redelivery requests to come, with the index of the line.
-        self._requests: dict[int, deque[tuple[int, Line]]] = {}
+        self._requests: dict[int, deque[Request]] = {}  # consumer → its redelivery requests to come
+        self._last_ahead: dict[int, int] = {}  # consumer → index of the last known line of its connection
+        self._cleared: set[int] = set()  # consumers whose next request has taken everything, as releases show
         self._releases = Releases(tracked=tracked)
         self._removals_logged = facts.removals_logged
         # See ``refused_now``, with the index of the line.
@@ -68,12 +82,21 @@ class PendingAcksDriver(RacingDriver):
     def _ahead_redeliver(self, at: int, line: Line) -> None:
         """See ``Driver``."""
         if line.consumer is not None:
-            self._requests.setdefault(line.consumer, deque()).append((at, line))
+            previous = self._last_ahead.get(line.consumer, -1)
+            self._requests.setdefault(line.consumer, deque()).append(Request(at, line, previous))
+        self._ahead_flow(at, line)
+
+    def _ahead_flow(self, at: int, line: Line) -> None:
+        """See ``Driver``: a line of a connection's thread."""
+        if line.consumer is not None:
+            self._last_ahead[line.consumer] = at
+
+    _ahead_flow_counted = _ahead_ack = _ahead_consumer_added = _ahead_flow
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: acks that arrived, and entries let go for a request."""
         super()._change_ordinals(change)
-        self._acks = {command.entry: command for command in self._acks.values()}
+        self._acks = {_key(command): command for command in self._acks.values()}
         self._removed = {consumer: [*map(change, entries)] for consumer, entries in self._removed.items()}
 
     def _commands(self) -> list[Command]:
@@ -152,11 +175,11 @@ class PendingAcksDriver(RacingDriver):
 
     def _finish_acks_of_nobody(self) -> None:
         """Finish acks that have arrived of entries that are not pending any more: they only reach the cursor."""
-        for entry in [e for e in self._acks if self.core.holder(e) is None]:
-            command = self._acks.pop(entry)
+        for command in [c for c in self._acks.values() if self.core.holder(c.entry) is None]:
+            del self._acks[_key(command)]
             self._forget(command)
             if not command.applied:
-                self.core.acknowledge(entry)
+                self.core.acknowledge(command.entry)
 
     def _take_overdue_acks(self, consumer: int) -> None:
         """Report acks that have had no effect by the next command of their connection, and apply them.
@@ -174,9 +197,9 @@ class PendingAcksDriver(RacingDriver):
         for ack in acks:
             if ack.entry <= trimmed:
                 continue
-            del self._acks[ack.entry]
+            del self._acks[_key(ack)]
             self._forget(ack)
-            acked = self.core.ack(ack.entry)
+            acked = self.core.ack(ack.entry, consumer)
             if acked is None:
                 self.core.acknowledge(ack.entry)
             else:
@@ -195,33 +218,35 @@ class PendingAcksDriver(RacingDriver):
         self._settle(connection)
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared and Shared
-        sets = line.inputs["ack_sets"] or []
-        for at, entry in enumerate(line.inputs["positions"]):
+        for entry in line.inputs["positions"]:
             if entry < 0:
                 continue
-            words = sets[at] if at < len(sets) else None
             command = self._arrival(line, entry)
             if command.applied:
                 if command.result is not None:  # its removal's line is to come
                     connection.waiting.append(command)
-                    self._acks[entry] = command
+                    self._acks[_key(command)] = command
                 continue
-            holder = self.core.holder(entry)
-            if words:
-                self._acknowledged_now(command, holder, self.core.acknowledge_indexes(entry, words))
+            holder = self.core.holder(entry, who(line))
+            if command.words:
+                messages = self.core.acknowledge_indexes(entry, command.words, who(line))
+                self._acknowledged_now(command, holder, messages)
             elif holder is None:
                 self.core.acknowledge(entry)
                 self._acknowledged_now(command, None, 0)
             else:
                 connection.waiting.append(command)
-                self._acks[entry] = command
+                self._acks[_key(command)] = command
 
     def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
         """Take an ack that has no line of its effect: of batch indexes, by so many ``messages``, or of nobody's entry."""
 
     def begin_command(self, command: Command) -> object:
-        """Apply an ack in full; returns the release that follows it, None if the entry was pending on nobody."""
-        acked = self.core.ack(command.entry)
+        """Apply an ack in full; returns the release that follows it, None if none does."""
+        if command.words:
+            self.core.acknowledge_indexes(command.entry, command.words, command.connection)
+            return None
+        acked = self.core.ack(command.entry, command.connection)
         return None if acked is None else acked.released
 
     def finish_command(self, command: Command) -> None:
@@ -230,20 +255,22 @@ class PendingAcksDriver(RacingDriver):
         if isinstance(begun, Acked):
             self.core.finish_ack(command.entry, begun.consumer, begun.messages)
         elif isinstance(begun, Redelivered):
-            self.core.lower_for_redelivery(consumer, begun.messages, everything=begun.everything)
+            self.core.lower_for_redelivery(consumer, begun.messages)
         else:
             assert isinstance(begun, ParkedFlow), "an ack that took effect knows its holder"
             self.core.flow_parked(consumer, everything=begun.everything)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for recorded in line.recorded["positions"]:
-            entry = self._removed_entry(who(line))
+            command = self._next_removal(who(line))
+            entry = self._requested_entry(who(line)) if command is None else command.entry
             if entry is None or entry != recorded:
                 said = self._positions([recorded])
                 expected = "none" if entry is None else self._positions([entry])
                 self._differ(self.removals_class, f"pending ack removed: {expected}", said, decisions=0)
                 continue
-            command = self._acks.pop(entry, None)
+            if command is not None:
+                del self._acks[_key(command)]
             by = None if command is None else command.connection
             self._report_missing(self._releases.missing(connection=by))
             if command is not None and command.applied:
@@ -254,11 +281,11 @@ class PendingAcksDriver(RacingDriver):
             if command is not None:
                 self._settle(self.connection(command.connection))
             if command is None:
-                released = self.core.pending_ack_removed(entry)
+                released = self.core.pending_ack_removed(entry, who(line))
                 self._releases.expect([released], connection=released.consumer)
                 self._removed.setdefault(released.consumer, []).append(entry)
                 continue
-            acked = self.core.begin_ack(entry)
+            acked = self.core.begin_ack(entry, command.connection)
             if acked is None:
                 raise IllegalTransitionError(
                     f"entry {entry} is pending on nobody", rule="only a pending ack is removed"
@@ -268,20 +295,20 @@ class PendingAcksDriver(RacingDriver):
             command.result = acked
             self.connection(command.connection).late.append(command)
 
-    def _removed_entry(self, holder: int) -> int | None:
-        """Return the entry whose pending ack is removed from ``holder`` now, by the commands under way.
+    def _next_removal(self, holder: int, entry: int = -1) -> Command | None:
+        """Return the ack that removes a pending ack of ``holder`` now, if any does; ``entry``: one of this entry.
 
-        First come acks in the order in which they arrived, those of the holder's own connection first, then what the next
-        redelivery request of the holder names.
+        They do so in the order in which they arrived, those of the holder's own connection first.
         """
-        first: Command | None = None
-        for ack in self._acks.values():
-            if self._held_before(ack) == holder and (
-                first is None or (ack.connection != holder, ack.seq) < (first.connection != holder, first.seq)
-            ):
-                first = ack
-        if first is not None:
-            return first.entry
+        acks = [
+            ack
+            for ack in self._acks.values()
+            if entry in (-1, ack.entry) and self._held_before(ack) == holder
+        ]
+        return min(acks, key=lambda ack: (ack.connection != holder, ack.seq), default=None)
+
+    def _requested_entry(self, holder: int) -> int | None:
+        """Return the entry whose pending ack is removed from ``holder`` now by its next redelivery request."""
         request = self._next_request(holder)
         if request is None:
             return None
@@ -294,15 +321,15 @@ class PendingAcksDriver(RacingDriver):
     def _next_request(self, consumer: int) -> Line | None:
         """Return the next redelivery request of a consumer among the lines ahead."""
         requests = self._requests.get(consumer)
-        if not requests or requests[0][0] >= self._lines.horizon(self._at):
+        if not requests or requests[0].at >= self._lines.horizon(self._at):
             return None
-        return requests[0][1]
+        return requests[0].line
 
     def _held_before(self, command: Command) -> int | None:
         """Return the consumer that holds, or held, the entry of an ack whose removal's line is to come."""
         if command.applied:
             return command.result.consumer if isinstance(command.result, Released) else None
-        return self.core.holder(command.entry)
+        return self.core.holder(command.entry, command.connection)
 
     def _forget(self, command: Command) -> None:
         waiting = self.connection(command.connection).waiting
@@ -316,13 +343,13 @@ class PendingAcksDriver(RacingDriver):
         self._requests[who(line)].popleft()
         asked = self._removed.pop(who(line), [])
         messages = self.core.add_requested(who(line), sorted(asked))
-        everything = line.inputs["positions"] is None
-        steps: tuple[Redelivered | ParkedFlow, ...] = (
-            Redelivered(messages, everything),
-            ParkedFlow(everything),
-        )
-        late = self.connection(who(line)).late
-        late += [Command(line.seq, who(line), "redelivery request", result=step) for step in steps]
+        self._finish_later(line, Redelivered(messages))
+
+    def _finish_later(self, request: Line, lowering: Redelivered) -> None:
+        """Note the steps of a redelivery request that follow its line."""
+        steps = (lowering, ParkedFlow(request.inputs["positions"] is None))
+        late = self.connection(who(request)).late
+        late += [Command(request.seq, who(request), "redelivery request", result=step) for step in steps]
 
     def _let_go_for(self, request: Line) -> None:
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
@@ -330,7 +357,7 @@ class PendingAcksDriver(RacingDriver):
         wanted = request.inputs["positions"]
         pending = self.core.pending_on(consumer)
         for entry in pending if wanted is None else sorted(set(pending) & set(wanted)):
-            self._releases.expect([self.core.pending_ack_removed(entry)], connection=consumer)
+            self._releases.expect([self.core.pending_ack_removed(entry, consumer)], connection=consumer)
             self._removed.setdefault(consumer, []).append(entry)
 
     # --- releases ------------------------------------------------------------------------------------------------
@@ -347,6 +374,7 @@ class PendingAcksDriver(RacingDriver):
         request = None if before is not None or line.recorded["closing"] else self._next_request(consumer)
         if request is not None:
             self._let_go_for(request)  # "redeliver all" clears in one batch, then says so
+            self._cleared.add(consumer)
             before = self._releases.meet(consumer, hash_value)
         if before is None and not line.recorded["closing"]:
             if self._moves_under_way():

@@ -46,6 +46,7 @@ class Command:
     what: str = ""  # for people: "flow of 10"; empty = "ack of 3:7", by ``entry``
     permits: int = 0  # flow
     entry: int = -1  # ack, removal
+    words: tuple[int, ...] = ()  # of an ack of batch indexes: those that stay unacknowledged
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
     uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
     held_from: int | None = None  # an open fact: the connection's consumer joined at this read position
@@ -53,18 +54,23 @@ class Command:
     limit_ended: bool = (
         False  # an open fact: a policy's limit had ended before an ack of the consumer, which unblocked it
     )
+    stay: tuple[int, ...] = ()  # an open fact: entries that a request for everything has not taken
+    requests: bool = False  # a redelivery request whose line is to come has begun
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
     )
+    closes: bool = False  # the dispatcher is closed
+    resets_from: int | None = None  # a reset takes effect after the round; mark-delete was here before
     breaks: bool = False  # the connection breaks; its consumer is removed at line ``seq``
+    inactive: bool = False  # of one that breaks: it is not active any more, either
     applied: bool = False  # before its own line, by an order that a decision proved
     result: object = None  # what applying it early gave, for the line that is to come
 
     @property
     def is_fact(self) -> bool:
         """True for an open fact, false for a command."""
-        return self.held_from is not None or self.total_by != 0 or self.limit_ended
+        return self.held_from is not None or self.total_by != 0 or self.limit_ended or bool(self.stay)
 
 
 @dataclass(slots=True)
@@ -241,7 +247,7 @@ def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], st
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
             # The latest first: what may still come after this window stays open for the next one.
-            for step in range(steps, 0, -1):
+            for step in range(steps, max(_earliest(commands[-count:]), 1) - 1, -1):
                 if any(command.step != step for command in commands[-count:]):
                     yield Move(connection, False, count, step)
             for step in range(_earliest(commands[:count]), commands[count - 1].step):

@@ -37,6 +37,8 @@ _CURSOR: Final = -1
 #: Pseudo connections of contested blocks count down from here.
 _CONTESTED: Final = -2
 _COUNTED: Final = -3
+#: Pseudo connection of the close of the dispatcher.
+_CLOSING: Final = -(1 << 42)
 #: Pseudo connections of open facts count down from here.
 _FACTS: Final = -(1 << 40)
 
@@ -113,6 +115,13 @@ class Window:
         self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
 
 
+def _words(ack: Line, entry: int) -> tuple[int, ...]:
+    """Return the batch indexes of an entry that an ack leaves unacknowledged; nothing = it acknowledges all of them."""
+    sets = ack.inputs["ack_sets"] or []
+    at = ack.inputs["positions"].index(entry)
+    return tuple(sets[at] or ()) if at < len(sets) else ()
+
+
 class RacingDriver(CursorDriver):
     """Commands under way, and windows. A subclass applies acks, early and late, and decides the windows."""
 
@@ -121,8 +130,8 @@ class RacingDriver(CursorDriver):
     acks_are_logged: ClassVar[bool] = True
     #: Before which step of a round comes, in the plain order, what arrives before the line of the send to that consumer.
     send_step: ClassVar[int] = 1
-    #: Each send of a round is a step of its own: its consumer is chosen right before it.
-    sends_are_steps: ClassVar[bool] = False
+    #: Steps of a round for each of its sends, whose consumers are chosen right before them; 0 = sends are no steps.
+    steps_of_send: ClassVar[int] = 0
 
     def __init__(self, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(entries)
@@ -131,6 +140,7 @@ class RacingDriver(CursorDriver):
         self._live: dict[int, Connection] = {}  # those of them that may have commands
         self._peeked: dict[tuple[int, int], Command] = {}  # (seq, entry): arrives within a window
         self._effects = Effects()
+        self._closing: Command | None = None  # the dispatcher is closed within the present window
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
         self._placed: list[Command] = []  # that arrive in the present window, with a place in the plain order
         # Consumer → flows that a window took for counted, and that no line shows to be.
@@ -315,7 +325,7 @@ class RacingDriver(CursorDriver):
             return Command(
                 line.seq, who(line), f"flow of {line.inputs['permits']}", permits=line.inputs["permits"]
             )
-        return Command(line.seq, who(line), entry=entry)
+        return Command(line.seq, who(line), entry=entry, words=_words(line, entry))
 
     def _name(self, command: Command) -> str:
         """Name a command for people. Most acks never need a name."""
@@ -361,6 +371,12 @@ class RacingDriver(CursorDriver):
     @abstractmethod
     def begin_command(self, command: Command) -> object:
         """Apply an ack that has arrived before the line of its effect; returns the result to compare with this line."""
+
+    def begin_request(self, command: Command) -> object:
+        """Let a redelivery request whose line is to come do what it does before; returns what it did."""
+
+    def reset_later(self, command: Command) -> None:
+        """Have a reset take effect after the decision; nothing, where no decision depends on it."""
 
     def break_connection(self, command: Command) -> None:
         """Apply the break of a connection before its consumer is removed; nothing, where no decision depends on it."""
@@ -533,15 +549,20 @@ class RacingDriver(CursorDriver):
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
         self._sent_at = {}
+        self._closing = None
         logged = 0  # steps of the window that are over, as its lines show
         for at, line in self._within(window.end):
             kind = line.kind
             if kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
-                logged += int(self.sends_are_steps)
+                logged += self.steps_of_send
             elif kind in ("flow", "ack"):
                 if at not in self._judged:
                     self._peek(line, logged)
+            elif kind == "all_disconnecting":
+                self._closing = Command(
+                    line.seq, _CLOSING, "the close of the dispatcher", closes=True, earliest=logged
+                )
             elif kind in ("read_issued", "replay_read_issued"):
                 logged = steps
         waiting, late = self._under_way(steps)
@@ -597,6 +618,8 @@ class RacingDriver(CursorDriver):
             waiting[_COUNTED - 2 * consumer] = [
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
+        if self._closing is not None:
+            waiting[_CLOSING] = [self._closing]
         waiting |= {_FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         for commands in late.values():  # commands of one connection keep their order
             for command, following in pairwise(commands):
@@ -613,14 +636,25 @@ class RacingDriver(CursorDriver):
 
         ``unacked``: the counter of each slot before the window.
         """
+        limit = int(self.core.state.s[st_.MAX_UNACKED_CONSUMER])
         for consumer in self.core.blocked_consumers():
             if self.core.unacked(consumer) <= unacked[self.core.slot(consumer)]:
                 continue
-            for command in (c for commands in waiting.values() for c in commands):
-                if command.entry >= 0 and not command.applied and self.core.holder(command.entry) == consumer:
-                    what = f"{self._name(command)}, before the send that blocked consumer {consumer},"
-                    self._contested[consumer] = Command(command.seq, consumer, what, unblocks=consumer)
-                    break
+            acks = [
+                command
+                for command in chain(*waiting.values())
+                if command.entry >= 0
+                and not command.applied
+                and self.core.holder(command.entry, command.connection) == consumer
+            ]
+            messages: dict[int, int] = {}  # entry → by how many its acks lower the counter
+            for ack in acks:
+                left = sum(word.bit_count() for word in ack.words)
+                lowers = max(self.core.unacked_messages(ack.entry) - left, 0)
+                messages[ack.entry] = max(messages.get(ack.entry, 0), lowers)
+            if acks and self.core.unacked(consumer) - sum(messages.values()) < limit:
+                what = f"{self._name(acks[0])}, before the send that blocked consumer {consumer},"
+                self._contested[consumer] = Command(acks[0].seq, consumer, what, unblocks=consumer)
 
     def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
         for command, result in self._effects.results:
@@ -737,6 +771,12 @@ class _Stage:
             driver.core.unblock(command.unblocks)
         elif command.is_fact:
             driver.apply_fact(command)
+        elif command.closes:
+            driver.core.close()
+        elif command.resets_from is not None:
+            driver.reset_later(command)
+        elif command.requests:
+            driver._effects.results.append((command, driver.begin_request(command)))
         elif command.breaks:
             driver.break_connection(command)
         elif command.uncounts is not None:

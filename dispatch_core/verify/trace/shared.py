@@ -1,40 +1,61 @@
 """Verify a trace of a Shared dispatcher of any release, line by line.
 
-A round is decided turn by turn: which consumer is next, and how much it gets (``round_robin``). What clients' threads do in
-between counts from the next turn on, so each turn is a step of the window. In the plain order a flow counts for the turns
-whose line ``sent`` stands behind its own. Behind the last one it comes too late for this round.
+A round is decided turn by turn: which consumer is next, and how much it gets (``round_robin``). The send follows, and shows
+the consumer's permits. What clients' threads do in between counts from the next of these on, so each turn is two steps of
+the window. In the plain order a flow counts for the turns whose line ``sent`` stands behind its own. Behind the last one it
+comes too late for this round.
 
 The lines of a removal are ``consumer_removing`` and ``consumer_removed``, with what the dispatcher does under its lock in
 between: the entries that are pending on the consumer go into the replay set. Acknowledgements by other threads may come
-first. The lines of their pending acks show that: they stand in front of ``consumer_removed``.
+first. The lines of their pending acks show that: they stand in front of ``consumer_removed``. The pending acks themselves
+stay in the consumer that was removed, unless 4.x closes them, which it does not for the last consumer. Acknowledgements that
+its connection still has remove them (PersistentDispatcherMultipleConsumers(Classic).removeConsumer).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker import hashing
 from dispatch_core.broker.multiple_consumers import Between, Read, Round
-from dispatch_core.broker.profiles import Profile
-from dispatch_core.broker.shared import SharedDispatcher
-from dispatch_core.verify.inputs import Line
+from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.shared import STEPS_OF_TURN, SharedDispatcher
+from dispatch_core.broker.state import CLOSED
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
 from dispatch_core.verify.trace.races import Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
+from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION
 from dispatch_core.verify.trace.shown_state import Charge, Counters
 from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
 #: Pseudo connections of breaks count down from here.
 _BROKEN: Final = -(1 << 41)
+#: Pseudo connection of the reset of the cursor.
+_RESET: Final = -(1 << 44)
 #: Kinds that threads of clients and of the cursor write.
+_REMOVAL: Final = frozenset({"consumer_removing"})
 _OF_OTHER_THREADS: Final = frozenset({"ack", "flow", "flow_counted", "mark_delete", "pending_ack_removed"})
+
+
+@dataclass(slots=True)
+class _Left:
+    """Pending acks of a consumer that was removed at ``t_us``: entry → hash; and what it has acknowledged since."""
+
+    t_us: int
+    pending: dict[int, int | None]
+    acked: set[int] = field(default_factory=set)
 
 
 class SharedVerifier(MultipleConsumersVerifier):
@@ -42,8 +63,15 @@ class SharedVerifier(MultipleConsumersVerifier):
 
     core: SharedDispatcher
     dispatcher: ClassVar[Callable[..., SharedDispatcher]] = SharedDispatcher
-    sends_are_steps: ClassVar[bool] = True
+    steps_of_send: ClassVar[int] = STEPS_OF_TURN
     removals_class: ClassVar[str] = "state"
+
+    def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
+        super().__init__(log, profile, entries, facts)
+        self._removed_consumers: dict[int, _Left] = {}
+        self._cursor_closed = False  # acknowledgements do not reach it any more
+        self._reset_from: tuple[int, int] | None = None  # seq of the last reset, and mark-delete before it
+        self._removal_at = 0  # no line between the present one and this one begins a removal
 
     def _hashes_of(self, messages: pa.Table, profile: Profile) -> npt.NDArray[np.int64]:
         """See ``MultipleConsumersVerifier``. Since PIP-379 (#23352) Shared computes no hash: it is 0."""
@@ -52,6 +80,11 @@ class SharedVerifier(MultipleConsumersVerifier):
         return profile.hash_space.sticky_array(hashing.entry_h31(messages, fallback=profile.fallback_key))
 
     # --- membership ----------------------------------------------------------------------------------------------
+
+    def _on_consumer_added(self, line: Line) -> None:
+        """See ``MultipleConsumersVerifier``: a reset has taken effect before consumers are back."""
+        self._reset_from = None
+        super()._on_consumer_added(line)
 
     def _on_consumer_removing(self, line: Line) -> None:
         """Remove a consumer, behind what other threads have removed from its pending acks before.
@@ -71,16 +104,72 @@ class SharedVerifier(MultipleConsumersVerifier):
             if before and at <= before[-1]:
                 self._take_early(at)
         self._settle_all()
+        if self.core.profile.dispatcher is not Dispatcher.SHARED or self.core.connected() == [consumer]:
+            pending = {entry: self.core.pending_hash(entry) for entry in self.core.pending_on(consumer)}
+            self._removed_consumers[consumer] = _Left(line.t_us, pending)
         self.core.leave(consumer)
         if not self.core.connected():
             self._close_totals()
         # An ack of what the consumer held, not in effect when it left, finds nothing pending any more.
         self._finish_acks_of_nobody()
 
+    def _on_ack(self, line: Line) -> None:
+        """See ``PendingAcksDriver``."""
+        left = self._removed_consumers.get(who(line))
+        if left is not None:
+            left.acked.update(line.inputs["positions"])
+            if self._cursor_is_closed(line):
+                return
+        super()._on_ack(line)
+
+    def _cursor_is_closed(self, ack: Line) -> bool:
+        """Check whether an acknowledgement of a consumer that was removed comes too late for the cursor.
+
+        The cursor of a dispatcher that is closed is closed soon. One that is not would have moved mark-delete, with a line.
+        """
+        following = self.core.mark_delete() + 1
+        if self.core.state.s[CLOSED] and not self._cursor_closed and following in ack.inputs["positions"]:
+            self._cursor_closed = True
+            for line in self._later_lines():
+                if line.kind == "mark_delete":
+                    self._cursor_closed = False
+                if line.kind == "mark_delete" or (
+                    line.consumer == ack.consumer and line.kind in OF_A_CONNECTION
+                ):
+                    break
+        return self._cursor_closed
+
+    def _on_pending_ack_removed(self, line: Line) -> None:
+        """See ``PendingAcksDriver``: a consumer that was removed has its pending acks until they are acknowledged."""
+        left = self._removed_consumers.get(who(line))
+        if left is None:
+            super()._on_pending_ack_removed(line)
+            return
+        for entry in line.recorded["positions"]:
+            if entry in left.acked and entry in left.pending:
+                self._compare_fixed(line, "hash", left.pending.pop(entry), line.recorded["hash"])
+            else:
+                said = self._positions([entry])
+                self._differ(self.removals_class, "pending ack removed: none", said, decisions=0)
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``: entries of consumers that were removed a moment ago."""
+        super()._change_ordinals(change)
+        if self._reset_from is not None:
+            seq, mark_delete = self._reset_from
+            self._reset_from = seq, mark_delete if mark_delete < 0 else change(mark_delete)
+        for consumer, left in list(self._removed_consumers.items()):
+            if self._line.t_us - left.t_us > HANDLED_LATE_US:
+                del self._removed_consumers[consumer]
+            else:
+                left.pending = {change(entry): hash_value for entry, hash_value in left.pending.items()}
+                left.acked = {change(entry) for entry in left.acked if entry >= 0}
+
     def _made_again(self, line: Line) -> None:
         """See ``CursorDriver``: a subscription that is made again has a new dispatcher."""
         if self._deleted_at is not None:
             self.core.made_anew()
+            self._cursor_closed = False
         super()._made_again(line)
 
     # --- reads ---------------------------------------------------------------------------------------------------
@@ -108,20 +197,20 @@ class SharedVerifier(MultipleConsumersVerifier):
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def _steps_of_round(self, recorded: Recorded) -> int:
-        """See ``MultipleConsumersVerifier``: a step for each turn, and one for the look that finds nobody available."""
-        return len(recorded.sent) + 1
+        """See ``MultipleConsumersVerifier``: those of each turn, and one for the look that finds nobody available."""
+        return STEPS_OF_TURN * len(recorded.sent) + 1
 
     def _dispatch(self, kind: str, entries: list[int], between: Between, steps: int) -> Round:
         """See ``MultipleConsumersVerifier``. A round that has other turns than its lines has as many steps all the same."""
         begun = 0
 
-        def before_turn(turn: int) -> None:
+        def before_step(step: int) -> None:
             nonlocal begun
-            if turn < steps:
-                between(turn)
-                begun = turn + 1
+            if step < steps:
+                between(step)
+                begun = step + 1
 
-        outcome = self.core.round(kind, entries, before_turn)
+        outcome = self.core.round(kind, entries, before_step)
         for step in range(begun, steps):
             between(step)
         return outcome
@@ -133,16 +222,37 @@ class SharedVerifier(MultipleConsumersVerifier):
     def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
         """See ``RacingDriver``. A connection may have broken already if its consumer is removed soon, without a command."""
         waiting, late = super()._under_way(steps)
-        for consumer in self.core.connected() if self._sent_at else ():
+        for consumer in self.core.connected() if self._removal_comes_soon() else ():
             removal = self._removal_ahead(consumer)
             if removal is not None:
                 what = f"the end of the connection of consumer {consumer}"
-                waiting[_BROKEN - consumer] = [Command(removal.seq, consumer, what, breaks=True)]
+                for inactive in (False, True):
+                    command = Command(removal.seq, consumer, what, breaks=True, inactive=inactive)
+                    waiting[_BROKEN - 2 * consumer - inactive] = [command]
+        if self._reset_from is not None and not self.core.connected():
+            seq, mark_delete = self._reset_from
+            waiting[_RESET] = [Command(seq, _RESET, "the reset", resets_from=mark_delete)]
         return waiting, late
+
+    def _reset(self, entry: int) -> None:
+        """See ``CursorDriver``. A reset takes effect some time after its line: a round may come first."""
+        self._reset_from = self._line.seq, self.core.mark_delete()
+        super()._reset(entry)
+
+    def reset_later(self, command: Command) -> None:
+        """See ``RacingDriver``."""
+        assert command.resets_from is not None, "a reset knows where mark-delete was"
+        self.core.reset_later(command.resets_from)
+
+    def _removal_comes_soon(self) -> bool:
+        """Check whether any consumer is removed soon."""
+        stop = self._lines.horizon(self._at)
+        self._removal_at = self._lines.first_of(_REMOVAL, max(self._at + 1, self._removal_at), stop)
+        return self._removal_at < stop and self._lines[self._removal_at].t_us - self._line.t_us <= HELD_UP_US
 
     def break_connection(self, command: Command) -> None:
         """See ``RacingDriver``."""
-        self.core.connection_broke(command.connection)
+        self.core.connection_broke(command.connection, inactive=command.inactive)
 
     def _differing_round(
         self, outcome: Round, entries: Sequence[int], recorded: Recorded

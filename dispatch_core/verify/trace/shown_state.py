@@ -20,7 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from dispatch_core.broker import state as st_
-from dispatch_core.broker.multiple_consumers import Acked, Released, Round
+from dispatch_core.broker.multiple_consumers import Acked, Round
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
 from dispatch_core.verify.tally import Fields
@@ -29,9 +29,10 @@ from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
-from dispatch_core.verify.trace.pending_acks import ParkedFlow, PendingAcksDriver, Redelivered
+from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
+from dispatch_core.verify.trace.redelivery_requests import RedeliveryRequestsDriver
 from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
@@ -94,7 +95,7 @@ def _arrival(command: Command, line: Line) -> Arrival:
     return Arrival(command.connection, command.seq, command.entry, line.t_us)
 
 
-class ShownStateDriver(PositionsDriver, PendingAcksDriver):
+class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
     """Verify the lines and fields that show the state of the dispatcher."""
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
@@ -111,7 +112,6 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         )
         self._charges: dict[int, list[Charge]] = {}  # of the last round, in the order of its sends
         self._clear_due = False  # all consumers have left: the draining hashes are cleared
-        self._tracked = tracked
         self._now = np.zeros(0, np.int64)  # scratch
         # Holder and command of acks whose release is to come: the cursor's turn is after it.
         self._before_release: list[tuple[int, Command]] = []
@@ -119,19 +119,26 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         self._sampled_before = 0  # … and of the one before
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
 
-    # See ``Driver``: lines that the thread of a connection writes.
-    _before_flow_counted = PositionsDriver._effects_are_over
+    def _before_flow_counted(self, line: Line) -> None:
+        """See ``Driver``: lines that the thread of a connection writes."""
+        self._effects_are_over(line)
+        self._connection_goes_on(line)
 
     def _before_ack(self, line: Line) -> None:
         """See ``Driver``."""
         self._effects_are_over(line)
+        self._connection_goes_on(line)
         self._releases_are_over(line)
 
-    _before_redeliver = _before_ack
+    def _before_redeliver(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._effects_are_over(line)
+        self._releases_are_over(line)
 
     def _before_flow(self, line: Line) -> None:
         """See ``Driver``."""
         self._effects_are_over(line)
+        self._connection_goes_on(line)
         if line.consumer is not None:
             self._effects_open.flow(line.consumer, line.seq, line.inputs["permits"])
             self._last_flow[line.consumer] = line.seq, line.inputs["permits"]
@@ -154,6 +161,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
     def _on_flow(self, line: Line) -> None:
         self._compare_counters(line, ("blocked",), lambda c: (c.blocked,), since=line.seq)
+        if who(line) in self._contested and line.recorded["blocked"] is False:
+            del self._contested[who(line)]  # it was not blocked, as the line shows
+            self.core.unblock(who(line))
         self._begin_limit_by(line)
         super()._on_flow(line)
 
@@ -189,6 +199,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             self.core.count_parked(consumer, counted)
 
     def _on_send_returned(self, line: Line) -> None:
+        self._note_returned()
         charges = self._charges.get(who(line), ())
         since = next((charge.sent for charge in charges if charge.returned == line.seq), line.seq)
         self._compare_counters(line, ("permits_after",), lambda c: (c.permits,), since=since, returned=True)
@@ -233,6 +244,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         if usable is None:
             return
         if not self._late_commands() and usable == self._consumers_now():
+            self._forget_what_stays()
             self.tally.exact("state")
             return
         racing = 0
@@ -240,6 +252,12 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         fits = len(usable) == 4 * int(s[st_.N_CONSUMERS])
         for at, consumer in enumerate(self.core.connected()):
             plain = self._plain_at(consumer, line.seq)
+            if fits and usable[4 * at] == consumer and usable[4 * at + 3] != plain.unacked:
+                shown = self._show_by_counter(consumer, plain.unacked, usable[4 * at + 3])
+                if shown:
+                    racing = max(racing, shown)
+                    expected += [consumer, self._usable(consumer, plain), plain.permits, plain.unacked]
+                    continue
             expected += [consumer, self._usable(consumer, plain), plain.permits, plain.unacked]
             row = usable[4 * at : 4 * at + 4]
             fits = fits and row[0] == consumer
@@ -292,12 +310,10 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
 
         ``own_flow``: the consumer's last flow is in it for sure. ``returned``: the charge of its send is.
         """
-        found = [plain := self._plain_at(consumer, seq)]
-        charges = self._charges.get(consumer, ())
-        under_way = (charge for charge in charges if charge.sent <= seq and since < charge.returned)
-        charge = None if returned else next(under_way, None)
-        if charge is not None:
-            found.append(_before(charge, plain)._replace(racing=charge.sent))
+        found = [self._plain_at(consumer, seq)]
+        charges = () if returned else self._charges.get(consumer, ())
+        for charge in reversed([c for c in charges if c.sent <= seq and since < c.returned]):
+            found.append(_before(charge, found[-1])._replace(racing=charge.sent))
         missing = self._effects_open.permits_missing(consumer, since)
         if own_flow and missing:
             last = min(missing)
@@ -374,6 +390,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         A consumer is blocked as long as it has more than half of its limit unacknowledged, unless it asks for redelivery.
         """
         plain, half = found[0], int(self.core.state.s[st_.MAX_UNACKED_CONSUMER]) // 2
+        contested = self._contested.get(consumer)
+        if plain.blocked and contested is not None:
+            return [c._replace(blocked=False, racing=contested.seq) for c in found]
         if plain.blocked and (early or (lowered and plain.unacked <= half)):
             parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
             at = max([*lowered.values(), *early.values()])
@@ -430,8 +449,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         if isinstance(result, Acked):
             return (result.messages if result.consumer == consumer else 0), False
         if isinstance(result, Redelivered) and command.connection == consumer:
-            everything = result.everything and not self.core.state.s[st_.REDELIVERS_IN_ONE_BATCH]
-            return (self.core.unacked(consumer) if everything else result.messages), True
+            return result.messages, True
         return 0, False
 
     def _lowered_early(self, consumer: int) -> dict[int, int]:
@@ -441,7 +459,7 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
         which its line shows (Consumer.redeliverUnacknowledgedMessages). A classic dispatcher has no lines of these removals.
         """
         request = self._next_request(consumer)
-        if request is None:
+        if request is None or consumer in self._requests_begun:
             return {}
         entries = self._removed.get(consumer) or self._taken_for(request)
         messages = sum(self.core.unacked_messages(entry) for entry in entries)
@@ -510,28 +528,37 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     def _on_pending_ack_removed(self, line: Line) -> None:
         recorded, positions = line.recorded["hash"], line.recorded["positions"]
         if recorded is not None and len(positions) == 1 and positions[0] >= 0:
-            expected = self._hash_to_remove(positions[0])
+            expected = self._hash_to_remove(positions[0], who(line))
             if expected is not None:
                 self._compare_fixed(line, "hash", expected, recorded)
         for entry in positions:
-            self._open_removal(entry)
+            self._open_removal(entry, who(line))
         super()._on_pending_ack_removed(line)
 
-    def _open_removal(self, entry: int) -> None:
+    def _open_removal(self, entry: int, holder: int) -> None:
         """Open the effect of an ack, or of a redelivery request to come, on the counter of the holder."""
-        command = self._acks.get(entry) if entry >= 0 else None
-        holder = None if entry < 0 else self.core.holder(entry)
-        if command is not None and command.applied and isinstance(command.result, Released):
-            holder = command.result.consumer
-        if command is None or holder is None:
+        command = self._next_removal(holder, entry) if entry >= 0 else None
+        if command is None:
             return
         self._effects_open.close(command.connection, self._line.seq)
         messages = self.core.unacked_messages(entry)
-        self._effects_open.ack(command.connection, self._line.seq, holder, messages, entry=entry)
+        permits = self._freed_by_ack(holder, messages)
+        self._effects_open.ack(
+            command.connection, self._line.seq, holder, messages, entry=entry, permits=permits
+        )
         if self._tracked and self._reaches_cursor(command):
             self._before_release.append((holder, command))
         elif not self._tracked:
             self._comes_to_cursor(command)
+
+    def _freed_by_ack(self, holder: int, messages: int) -> int:
+        """Return the parked permits that an ack frees, which lowers the holder's counter by ``messages``."""
+        if not self.core.is_blocked(holder):
+            return 0
+        st, plain = self.core.state, self._plain_counters(holder, self._late_commands())
+        lowest = plain.unacked if st.s[st_.UNBLOCK_TEST] == st_.UNBLOCK_BEFORE else plain.unacked - messages
+        unblocks = plain.blocked and lowest <= int(st.s[st_.MAX_UNACKED_CONSUMER]) // 2
+        return int(st.parked_permits[self.core.slot(holder)]) if unblocks else 0
 
     def _on_draining_release(self, line: Line) -> None:
         super()._on_draining_release(line)
@@ -570,9 +597,9 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
             parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
             self._effects_open.ack(consumer, line.seq, consumer, messages, permits=parked)
 
-    def _hash_to_remove(self, entry: int) -> int | None:
+    def _hash_to_remove(self, entry: int, holder: int) -> int | None:
         """Return the hash that is kept with a pending ack which is removed now; ``None`` if there is none."""
-        command = self._acks.get(entry)
+        command = self._next_removal(holder, entry)
         if command is not None and command.applied:
             return getattr(command.result, "hash", None)
         return self.core.pending_hash(entry)
@@ -683,7 +710,11 @@ class ShownStateDriver(PositionsDriver, PendingAcksDriver):
     # --- comparison ----------------------------------------------------------------------------------------------
 
     # See ``Driver``: what a window does not compare.
-    _judged_sent = _compare_sizes
+    def _judged_sent(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._compare_sizes(line)
+        self._note_sent(line)
+
     _judged_read_issued = PositionsDriver._compare_positions
 
     def _charged(self, outcome: Round, window: Window, before: Mapping[int, Counters]) -> None:

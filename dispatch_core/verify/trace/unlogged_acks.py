@@ -30,9 +30,10 @@ _PARKED: Final = "parked permits"
 
 @dataclass(slots=True)
 class _Ack:
-    """An acknowledged entry, and what its first part did."""
+    """An acknowledged entry, the consumer that acknowledges it, and what the first part did."""
 
     entry: int
+    by: int
     begun: Acked | None = None  # None: not begun, or pending on nobody
 
 
@@ -70,7 +71,9 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
                 messages = self.core.unacked_messages(command.entry)
                 self._effects_open.ack(command.connection, line.seq, holder, messages, entry=command.entry)
             self._comes_to_cursor(command)
-        acks = [(command, _Ack(command.entry)) for command in commands if not command.applied]
+        acks = [
+            (command, _Ack(command.entry, command.connection)) for command in commands if not command.applied
+        ]
         for parts in ((_REMOVE, _LOWER), (_DELETE,)):
             for command, ack in acks:
                 for part in parts:
@@ -80,7 +83,11 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
 
     def _holder_of_ack(self, command: Command) -> int | None:
         """Return the consumer whose counter an ack lowers, also if a decision has shown it to come first."""
-        return command.result if isinstance(command.result, int) else self.core.holder(command.entry)
+        return (
+            command.result
+            if isinstance(command.result, int)
+            else self.core.holder(command.entry, command.connection)
+        )
 
     def _acknowledges(self, command: Command) -> int:
         """See ``ShownStateDriver``: the last part of an ack."""
@@ -95,7 +102,7 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
             return super()._lowers(command, consumer)
         ack, part = command.result.ack, command.result.part
         begun = ack.begun
-        holder = self.core.holder(ack.entry) if begun is None else begun.consumer
+        holder = self.core.holder(ack.entry, ack.by) if begun is None else begun.consumer
         messages = self.core.unacked_messages(ack.entry) if begun is None else begun.messages
         if holder != consumer:
             return 0, False
@@ -105,8 +112,8 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
 
     def begin_command(self, command: Command) -> object:
         """Apply an ack that has arrived in full; no later line shows more of it."""
-        holder = self.core.holder(command.entry)
-        self.core.ack(command.entry)
+        holder = self.core.holder(command.entry, command.connection)
+        self.core.ack(command.entry, command.connection)
         return holder
 
     def finish_command(self, command: Command) -> None:
@@ -116,7 +123,7 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
         elif isinstance(command.result, _Part):
             self._do(command.result.ack, command.result.part)
         else:
-            self.core.ack(command.entry)
+            self.core.ack(command.entry, command.connection)
 
     def _on_redeliver(self, line: Line) -> None:
         """Apply a redelivery request: lower the counter, call the dispatcher (the line), then count parked permits."""
@@ -125,7 +132,7 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
         pending = self.core.pending_on(consumer)
         requested = pending if wanted is None else sorted(set(pending) & set(wanted))
         for entry in requested:
-            self.core.pending_ack_removed(entry)
+            self.core.pending_ack_removed(entry, consumer)
         messages = self.core.add_requested(consumer, requested)
         self.core.lower_for_redelivery(consumer, messages, everything=wanted is None)
         command = Command(line.seq, consumer, "redelivery request", result=_PARKED)
@@ -135,7 +142,7 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
 
     def _do(self, ack: _Ack, part: int) -> None:
         if part == _REMOVE:
-            ack.begun = self.core.begin_ack(ack.entry)
+            ack.begun = self.core.begin_ack(ack.entry, ack.by)
         elif part == _LOWER:
             if ack.begun is not None:
                 self.core.end_ack(ack.begun.consumer, ack.begun.messages)

@@ -167,6 +167,59 @@ def test_a_copy_has_the_index() -> None:
     assert turns(core, [0]) == first == [(1, [0])]
 
 
+def sent_twice() -> SharedDispatcher:
+    """A dispatcher in which consumers 2 and 3 hold entry 0.
+
+    All consumers leave while a replay read of it is in flight. Its result is dispatched all the same, and then the cursor,
+    which is rewound, reads the entry again.
+    """
+    core = dispatcher([1] * 3, **CLASSIC)
+    connect(core, {1: 1})
+    assert turns(core, [0]) == [(1, [0])]
+    core.redeliver(1, [0])
+    core.flow(1, 1)
+    assert core.attempt_read().entries == (0,)
+    core.leave(1)
+    connect(core, {3: 1, 2: 1})  # the second of the list has the next turn
+    assert turns(core, [0], "Replay") == [(2, [0])]
+    core.attempt_read()
+    assert not core.read_done("Normal", [1])
+    assert turns(core, [0]) == [(3, [0])]
+    return core
+
+
+def test_an_entry_that_is_sent_twice_is_pending_on_both() -> None:
+    core = sent_twice()
+    assert [core.pending_on(consumer) for consumer in (2, 3)] == [[0], [0]]
+    assert [core.holder(0, by) for by in (2, 3, None)] == [2, 3, 3]
+    saved = core.save()
+    acked = core.ack(0, by=3)
+    assert acked is not None
+    assert acked.consumer == 3
+    assert [core.unacked(consumer) for consumer in (2, 3)] == [1, 0]
+    assert [core.pending_on(consumer) for consumer in (2, 3)] == [[0], []]
+    assert core.droppable() == 0
+    core.restore(saved)
+    acked = core.ack(0, by=2)
+    assert acked is not None
+    assert acked.consumer == 2
+    assert [core.pending_on(consumer) for consumer in (2, 3)] == [[], [0]]
+    acked = core.ack(0, by=2)
+    assert acked is not None
+    assert acked.consumer == 3
+    assert core.droppable() == 1
+
+
+def test_an_entry_that_two_hold_is_asked_for_by_each() -> None:
+    core = sent_twice()
+    core.redeliver(2, [0])
+    assert [core.pending_on(consumer) for consumer in (2, 3)] == [[], [0]]
+    assert core.state.in_replay[0]
+    core.leave(3)
+    core.flow(2, 1)
+    assert core.attempt_read().entries == (0,)
+
+
 Consumers = st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=6)
 
 

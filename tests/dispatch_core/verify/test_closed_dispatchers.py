@@ -3,12 +3,20 @@
 In ``4.2.4/soak-5149-first-classic-ch-racing`` (tests/data/races) the topic is unloaded. The dispatcher is closed, then its
 consumers are disconnected one after the other. The entries of the first one go to the replay set, and the second one has
 permits; but the read attempts of the removal read nothing. The recorder of that time wrote no line of the closing.
+
+In ``4.2.4/soak-7013-second-classic-shared-racing`` a read is in flight when the subscription is deleted. Its consumer has a
+permit, but the round that dispatches the result sends nothing: the dispatcher was closed at line 65.
+
+In ``soak-8563-second-classic-shared-racing`` the only consumer is removed at line 46. Its connection acknowledges what it
+held from 47 on. In ``soak-9775-second-classic-shared-racing`` the cursor is closed when it does so.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from dispatch_core.verify.trace.multiple_consumers import CLOSES_WITHIN_US
 from dispatch_core.verify.trace.runner import Verification
@@ -17,6 +25,10 @@ from tests.dispatch_core.verify import tampering as t
 RECORDING: Final = (
     Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "soak-5149-first-classic-ch-racing"
 )
+SHARED: Final = RECORDING.with_name("soak-7013-second-classic-shared-racing")
+CLOSED, ROUND_END = 65, 69
+LATE: Final = RECORDING.with_name("soak-8563-second-classic-shared-racing")
+TOO_LATE: Final = RECORDING.with_name("soak-9775-second-classic-shared-racing")
 
 Trace = list[dict[str, Any]]
 
@@ -71,3 +83,58 @@ def test_a_read_of_a_closed_dispatcher_diverges(tmp_path: Path) -> None:
     trace.insert(attempt, line | {"t_us": trace[attempt]["t_us"]})
     result = result_of(trace, tmp_path)
     assert result.tally.counts["read"]["divergent"] > 0
+
+
+def closed_at(behind: int, where: Path) -> Verification:
+    """Verify a copy in which the Shared dispatcher is closed right behind a line."""
+    trace = t.raw(SHARED)
+    at = next(at for at, line in enumerate(trace) if line.get("seq") == CLOSED)
+    line = trace.pop(at)
+    trace.insert(at + behind - CLOSED, line | {"t_us": trace[at + behind - CLOSED - 1]["t_us"]})
+    header = next(at for at, line in enumerate(trace) if line.get("seq") == 1)
+    for seq, line in enumerate(trace[header:], 1):
+        line["seq"] = seq
+    return t.verified(t.copy_with(SHARED, trace, where))
+
+
+def test_a_round_of_a_closed_shared_dispatcher_sends_nothing() -> None:
+    tally = t.verified(SHARED).tally
+    assert tally.total("exact") == tally.total("decisions") > 120
+
+
+def test_a_dispatcher_that_is_closed_within_a_round_may_send_nothing(tmp_path: Path) -> None:
+    found = t.decided(closed_at(ROUND_END - 1, tmp_path))
+    assert {(finding.status, finding.racing_seq) for finding in found} == {("uncertain", ROUND_END - 1)}
+
+
+def test_a_dispatcher_that_is_closed_later_sends_what_it_has_read(tmp_path: Path) -> None:
+    found = t.decided(closed_at(ROUND_END, tmp_path))
+    assert (found[0].status, found[0].seq) == ("divergent", ROUND_END - 1)
+
+
+@pytest.mark.parametrize(("folder", "exact"), [(LATE, 160), (TOO_LATE, 170)], ids=str)
+def test_a_consumer_that_was_removed_acknowledges(folder: Path, exact: int) -> None:
+    tally = t.verified(folder).tally
+    assert tally.total("divergent") == 0
+    assert tally.total("exact") > exact
+
+
+@pytest.mark.parametrize("position", ["272:0", "272:9"])
+def test_only_what_it_held_and_acknowledges_leaves_its_pending_acks(position: str, tmp_path: Path) -> None:
+    """272:0 was acknowledged before, 272:9 is acknowledged later."""
+    trace = t.raw(LATE)
+    (line,) = [line for line in trace if line.get("seq") == 48]
+    assert line["positions"] == ["272:1"]
+    line["positions"] = [position]
+    found = t.verified(t.copy_with(LATE, trace, tmp_path)).tally.findings
+    assert 48 in {finding.seq for finding in found if finding.status == "divergent"}
+
+
+def test_an_acknowledgement_reaches_a_cursor_that_is_open(tmp_path: Path) -> None:
+    """Line 61 shows mark-delete as of before the acknowledgements of 56 and 58, which is right if the cursor was closed."""
+    trace = [line for line in t.raw(TOO_LATE) if line.get("kind") != "all_disconnecting"]
+    first = next(at for at, line in enumerate(trace) if line.get("seq") == 1)
+    for seq, line in enumerate(trace[first:], 1):
+        line["seq"] = seq
+    found = t.verified(t.copy_with(TOO_LATE, trace, tmp_path)).tally.findings
+    assert "position" in {finding.decision_class for finding in found if finding.status == "divergent"}

@@ -3,12 +3,17 @@
 ``4.2.4/soak-0002-range-quiet`` (tests/data/races): consumer 1 is blocked on unacknowledged messages and has one permit. Two
 flows of 1, at the lines 1261 and 1263, are parked. Its redelivery request at line 1275 asks for five entries. The read
 attempt that follows sees one permit, and asks for one further entry; at its end there are three.
+
+In ``4.2.4/soak-11892-third-classic-shared-quiet`` an acknowledgement unblocks a consumer with 50 parked permits. The attempt
+of line 683 shows its permits and its counter as of before.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.dispatch_core.verify import tampering as t
 
@@ -33,3 +38,23 @@ def test_no_order_explains_another_entry(tmp_path: Path) -> None:
             assert line["positions"][-1] == "4:93"
             line["positions"][-1] = "4:94"
     assert ("divergent", None, READ) in findings_of(trace, tmp_path)
+
+
+ACKED: Final = RECORDING.with_name("soak-11892-third-classic-shared-quiet")
+SHOWN: Final = 685
+
+
+@pytest.mark.parametrize(
+    ("values", "diverges"),
+    [([0, 0, 23], False), ([50, 50, 22], False), ([0, 0, 24], True), ([25, 25, 22], True)],
+)
+def test_an_acknowledgement_frees_parked_permits_a_little_later(
+    values: list[int], diverges: bool, tmp_path: Path
+) -> None:
+    """The removal of line 682 unblocks consumer 3: the attempt shows its counters from before or after that."""
+    trace = t.raw(ACKED)
+    (line,) = [line for line in trace if line.get("seq") == SHOWN]
+    assert line["usable"][0] == [3, 0, 0, 23]
+    line["usable"][0][1:] = values
+    found = t.verified(t.copy_with(ACKED, trace, tmp_path)).tally.findings
+    assert (SHOWN in {finding.seq for finding in found if finding.status == "divergent"}) == diverges

@@ -11,6 +11,7 @@ import pytest
 from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker.settings import Value
 from dispatch_core.verify.trace import limits_in_force
+from dispatch_core.verify.trace.shown_positions import HELD_UP_US
 from tests.dispatch_core.verify import tampering as t
 from tests.dispatch_core.verify.tampering_kinds import KINDS, numbered
 
@@ -26,6 +27,11 @@ LEVELS = OPERATIONS.parent / "races" / "4.2.4" / "soak-0051-shared-racing"
 BROKEN = LEVELS.with_name("soak-0067-classic-shared-racing")
 RESET_AHEAD = LEVELS.with_name("soak-0082-shared-quiet")
 REMOVED_TWICE = LEVELS.with_name("soak-6012-classic-shared-quiet")
+INACTIVE = LEVELS.with_name("soak-8645-shared-racing")
+INACTIVE_IN_ATTEMPT = LEVELS.parents[1] / "4.0.0" / "soak-reload-0225-fourth-shared-racing"
+RESET_LATER = LEVELS.with_name("soak-13046-classic-shared-quiet")
+EXPIRED = LEVELS.with_name("soak-13161-classic-shared-racing")
+NOT_WRITABLE = LEVELS.parents[1] / "4.0.0" / "soak-reload-0231-third-shared-racing"
 RECORDINGS = (BATCHES, BEFORE_4_0_4, CLASSIC, LIMITED, MADE_AGAIN, SOUGHT, CLASSIC_SINGLE)
 
 #: Kinds of tampering that no line of these traces lends itself to, by words in their names.
@@ -85,6 +91,54 @@ def test_a_connection_breaks_only_if_its_consumer_is_removed_soon(tmp_path: Path
     first = t.first_wrong(t.verified(t.copy_with(BROKEN, trace, tmp_path)))
     assert first is not None
     assert (first.seq, first.decision_class) == (76, "dispatch")
+
+
+def test_a_reset_may_take_effect_after_the_round_behind_its_line(tmp_path: Path) -> None:
+    """The round of line 247 has no consumer: its entry goes to the replay set, unless the cursor has been reset beyond it.
+
+    Behind consumers that are back, a reset has taken effect.
+    """
+    tally = t.verified(RESET_LATER).tally
+    assert tally.total("divergent") == 0
+    assert (248, 246) in {(finding.seq, finding.racing_seq) for finding in tally.findings}
+    trace = t.raw(RESET_LATER)
+    (line,) = [line for line in trace if line.get("seq") == 248]
+    line["in_replay"] = 2
+    found = t.verified(t.copy_with(RESET_LATER, trace, tmp_path)).tally.findings
+    assert 248 in {finding.seq for finding in found if finding.status == "divergent"}
+
+
+@pytest.mark.parametrize(("release", "diverges"), [("4.2.4", False), ("4.2.1", True)])
+def test_a_passed_batch_keeps_how_many_messages_are_left(
+    release: str, diverges: bool, tmp_path: Path
+) -> None:
+    """An expiry passes a batch of three, of which two are left; since #25592 a request lowers the counter by these two."""
+    trace = t.raw(EXPIRED)
+    for header in (line for line in trace if "format" in line):
+        header["broker_version"] = release
+    found = t.verified(t.copy_with(EXPIRED, trace, tmp_path)).tally.findings
+    assert (167 in {finding.seq for finding in found if finding.status == "divergent"}) == diverges
+
+
+@pytest.mark.parametrize(
+    ("folder", "seq", "removal"),
+    [(INACTIVE, 470, 471), (INACTIVE_IN_ATTEMPT, 133, 134), (NOT_WRITABLE, 228, 242)],
+    ids=lambda value: name_of(value) if isinstance(value, Path) else "",
+)
+def test_a_connection_that_breaks_is_passed_over_or_gets_single_entries(
+    folder: Path, seq: int, removal: int, tmp_path: Path
+) -> None:
+    """4.x passes over a consumer whose connection is not active; one that is not writable gets one entry a turn.
+
+    A removal that comes much later explains neither.
+    """
+    assert t.verified(folder).tally.total("divergent") == 0
+    trace = t.raw(folder)
+    for line in trace:
+        if line.get("seq", 0) >= removal:
+            line["t_us"] += 10 * HELD_UP_US
+    found = t.verified(t.copy_with(folder, trace, tmp_path)).tally.findings
+    assert seq in {finding.seq for finding in found if finding.status == "divergent"}
 
 
 @pytest.mark.parametrize(("later_us", "found"), [(0, False), (2 * HANDLED_LATE_US, True)])
