@@ -463,8 +463,8 @@ def trim(st: State, ledger_start: int) -> None:
 def issue_replay(st: State, plan: I64) -> int:
     """Issue the replay read of a plan: entries that are acknowledged already leave the replay set.
 
-    Returns how many those are. If all are, no read is pending. A cursor that was rewound moves past the entries of the read that
-    it would read next. Source: asyncReplayEntries of PersistentDispatcherMultipleConsumers and of ManagedCursorImpl.
+    Returns how many those are. If all are, no read is pending. A cursor that was rewound moves past the entries of the read
+    that it would read next. Source: asyncReplayEntries of PersistentDispatcherMultipleConsumers and of ManagedCursorImpl.
 
     A replay read of entries 0 and 1, of which 0 is acknowledged, of a cursor that would read 1 next:
 

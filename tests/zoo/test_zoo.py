@@ -28,7 +28,12 @@ def test_every_step_has_what_the_player_needs(exhibit: Any) -> None:
 def test_answers_are_compared_by_their_promise() -> None:
     answers = [
         {"name": "24736-hash-never-free", "release": release, "verdict": verdict}
-        for release, verdict in (("4.0.0", "stuck"), ("4.2.4", "kept"), ("4.2.4", "stuck"), ("4.0.0", "starved"))
+        for release, verdict in (
+            ("4.0.0", "stuck"),
+            ("4.2.4", "kept"),
+            ("4.2.4", "stuck"),
+            ("4.0.0", "starved"),
+        )
     ]
     lines, others = compare(answers, EXHIBITS)
     assert others == 2

@@ -53,6 +53,8 @@ final class Play implements AutoCloseable {
     /** Messages that a consumer has received and not answered, by entry. */
     private final Map<String, Map<Integer, List<Message<byte[]>>>> pending = new LinkedHashMap<>();
     private final Map<String, Integer> permits = new LinkedHashMap<>();
+    /** Messages that each consumer has received since it joined. */
+    private final Map<String, Integer> receipts = new LinkedHashMap<>();
     private final Set<String> hanging = new LinkedHashSet<>();
     private final Set<Integer> received = new LinkedHashSet<>();
     private final Set<Integer> acknowledged = new LinkedHashSet<>();
@@ -72,7 +74,10 @@ final class Play implements AutoCloseable {
         this.outOfOrder = outOfOrder;
         this.producer = client.newProducer(Schema.BYTES).topic(topic).enableBatching(true)
                 .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
-        admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.earliest);
+        // The first read of a topic whose entries have no known size asks for one entry only (ManagedCursorImpl.applyMaxSizeCap).
+        producer.newMessage().key("before").value(new byte[1]).sendAsync();
+        producer.flush();
+        admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.latest);
     }
 
     /** What came of each step. */
@@ -180,6 +185,7 @@ final class Play implements AutoCloseable {
         consumers.put(name, builder.subscribe());
         pending.put(name, new LinkedHashMap<>());
         permits.put(name, 0);
+        receipts.put(name, 0);
         PersistentSubscription subscription = (PersistentSubscription) broker.service().getBrokerService()
                 .getTopicReference(topic).orElseThrow().getSubscription(SUBSCRIPTION);
         if (subscription.getDispatcher() != dispatcher) {
@@ -272,6 +278,7 @@ final class Play implements AutoCloseable {
 
     private void note(String name, int entry, Message<byte[]> message, Set<Integer> before) {
         permits.merge(name, -1, Integer::sum);
+        receipts.merge(name, 1, Integer::sum);
         String key = keyOf.get(entry);
         boolean inOrder = type != SubscriptionType.Shared && !outOfOrder;
         List<Message<byte[]>> messages = pending.get(name).get(entry);
@@ -337,8 +344,9 @@ final class Play implements AutoCloseable {
                 broken = hanging.isEmpty() ? "stuck" : "starved";
             }
         }
-        if (type == SubscriptionType.Failover) {
-            return; // its dispatcher counts no permits
+        if (type == SubscriptionType.Failover) { // its dispatcher counts no permits
+            noteWhatClientsDiscard();
+            return;
         }
         int total = number(dispatcher, "totalAvailablePermits");
         int sum = 0;
@@ -350,6 +358,20 @@ final class Play implements AutoCloseable {
         notes.add("permits " + total + " in all, " + sum + " of the consumers; unacknowledged " + unacked);
         if (broken == null && hanging.isEmpty() && (unacked != 0 || total != sum)) {
             broken = "leak";
+        }
+    }
+
+    /**
+     * A client discards what was read before its last redelivery request (the consumer's epoch, PIP-84), so only the broker's own
+     * counter tells that it was sent twice.
+     */
+    private void noteWhatClientsDiscard() throws Exception {
+        for (org.apache.pulsar.broker.service.Consumer consumer : dispatcher.getConsumers()) {
+            long sent = consumer.getStats().getMsgOutCounter();
+            notes.add(consumer.consumerName() + " was sent " + sent + " messages, and received " + receipts.get(consumer.consumerName()));
+            if (broken == null && sent > receipts.get(consumer.consumerName())) {
+                broken = "double_outstanding";
+            }
         }
     }
 

@@ -24,7 +24,7 @@ final class Zoo {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, String> SETTINGS = Map.of("systemTopicEnabled", "false", "topicLevelPoliciesEnabled", "false",
             "transactionCoordinatorEnabled", "false", "diskUsageThreshold", "0.99", "diskUsageWarnThreshold", "0.98",
-            "diskUsageLwmThreshold", "0.97", "numIOThreads", "2", "dispatcherMaxReadSizeBytes", "-1");
+            "diskUsageLwmThreshold", "0.97", "numIOThreads", "2");
 
     private Zoo() {
     }
