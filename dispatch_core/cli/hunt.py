@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
 import sys
@@ -20,6 +21,9 @@ from dispatch_core.cli.recordings import DAY_S, check_unoccupied, progress, seco
 from dispatch_core.errors import DispatchAuditError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from dispatch_core.hunt.plain import PlainHunter
     from dispatch_core.hunt.search import Find, Hunter
 
@@ -90,12 +94,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         type=seconds(DAY_S),
-        default=_BUDGET_S,
         metavar="SECONDS",
-        help="stop after so long (default: 60)",
+        help="stop after so long (default: 60, with --schedules no limit)",
     )
     parser.add_argument(
         "--schedules", type=_count, metavar="N", help="stop after so many schedules, however long that takes"
+    )
+    parser.add_argument(
+        "--states", action="store_true", help="count the states of the dispatcher that schedules lead to"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="go on with the hunt whose state is in this file, and keep it there: after every set of keys",
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="begin the sequence of schedules here (default: 0)"
@@ -144,6 +156,14 @@ class _Hunt:
     steps: int = 0
     keys: int = 0
     seconds: float = 0.0
+    sketch: npt.NDArray[np.uint8] | None = None
+
+    @property
+    def states(self) -> int | None:
+        """How many states the schedules have led to, about; ``None`` = they were not counted."""
+        from dispatch_core.hunt.distinct import estimate
+
+        return None if self.sketch is None else estimate(self.sketch)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -158,8 +178,8 @@ def run(options: argparse.Namespace) -> int:
     for warning in profile.warnings:
         print(warning, file=sys.stderr)
     _check_causes(options.pass_over)
-    if options.subscription_type != "Key_Shared" and (options.also or options.out):
-        raise DispatchAuditError("--also and --out are for Key_Shared subscriptions only")
+    if options.subscription_type != "Key_Shared" and (options.also or options.out or options.states):
+        raise DispatchAuditError("--also, --out and --states are for Key_Shared subscriptions only")
     if options.play:
         return _play(options)
     if options.out is not None:
@@ -205,42 +225,117 @@ def _check_causes(names: Sequence[str]) -> None:
 
 
 def _search(profile: Profile, options: argparse.Namespace) -> _Hunt:
-    """Play schedules until the budget is used up, or so many are played."""
+    """Play schedules until the budget is used up, or so many are played; a hunt that resumes stops at a set of keys."""
     wanted = {name for promise in options.promise or _PROMISES for name in _PROMISES[promise]}
-    hunt = _Hunt()
-    began = time.monotonic()
-    for hunter in _hunters(profile, options, wanted):
+    budget_s = options.budget or (DAY_S if options.schedules else _BUDGET_S)
+    hunt = _begin(profile, options, wanted)
+    began, earlier_s = time.monotonic(), hunt.seconds
+    for hunter in _hunters(profile, options, wanted, hunt):
         hunt.keys += 1
         for _ in range(_CHUNKS_PER_KEYS):
             find = hunter.random()
             if find is not None:
                 _note(hunt, hunter, find, options.pass_over)
-            hunt.seconds = time.monotonic() - began
+            hunt.seconds = earlier_s + time.monotonic() - began
             played = hunt.played + hunter.played
             progress(f"{played:,} schedules, {len(hunt.groups)} found")
-            if hunt.seconds >= options.budget or played >= (options.schedules or played + 1):
-                progress("")
-                return _counted(hunt, hunter)
-        _counted(hunt, hunter)
+            is_over = hunt.seconds - earlier_s >= budget_s or played >= (options.schedules or played + 1)
+            if is_over and options.resume is None:
+                break
+        hunt.played += hunter.played
+        hunt.steps += hunter.steps
+        hunt.passed_over += hunter.passed_over
+        if options.resume is not None:
+            _save(hunt, options.resume, _digest(profile, options, wanted))
+        if is_over:
+            progress("")
+            return hunt
     raise AssertionError("there is always another seed")
 
 
-def _counted(hunt: _Hunt, hunter: Hunter | PlainHunter) -> _Hunt:
-    """Add what a hunter has played."""
-    hunt.played += hunter.played
-    hunt.steps += hunter.steps
-    hunt.passed_over += hunter.passed_over
+# --- a hunt that goes on later -----------------------------------------------------------------------------------------
+
+
+def _digest(profile: Profile, options: argparse.Namespace, wanted: set[str]) -> str:
+    """Identify what is hunted: a hunt goes on only with the same rules, steps and seed."""
+    asked = [sorted(wanted), sorted(options.also), sorted(options.pass_over), options.seed, options.states]
+    return f"{profile.digest} {json.dumps(asked)}"
+
+
+def _begin(profile: Profile, options: argparse.Namespace, wanted: set[str]) -> _Hunt:
+    """Return the hunt that is in the file to resume, or a new one."""
+    from dispatch_core.hunt.distinct import new_sketch
+    from dispatch_core.hunt.schedule import parse
+    from dispatch_core.hunt.search import Find
+
+    hunt = _Hunt(sketch=new_sketch() if options.states else None)
+    if options.resume is None or not options.resume.exists():
+        return hunt
+    try:
+        saved = json.loads(options.resume.read_text(encoding="utf-8"))
+        if saved["hunts"] != _digest(profile, options, wanted):
+            raise DispatchAuditError(f"{options.resume} is of a hunt with other arguments: give another file")
+        hunt.played, hunt.steps, hunt.keys = saved["schedules"], saved["steps"], saved["sets_of_keys"]
+        hunt.seconds, hunt.passed_over = saved["seconds"], Counter(saved["passed_over"])
+        if hunt.sketch is not None:
+            hunt.sketch[:] = list(base64.b64decode(saved["sketch"]))
+        for row in saved["finds"]:
+            steps = tuple(parse(text) for text in row["steps"])
+            find = Find(row["promise"], steps, row["entry"], row["slot"], row["cause"])
+            hunt.groups[find.group] = _Group(find, tuple(row["keys"]), row["found"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DispatchAuditError(
+            f"{options.resume} is no hunt to resume ({error}): give another file"
+        ) from error
     return hunt
 
 
+def _save(hunt: _Hunt, path: Path, digest: str) -> None:
+    """Keep a hunt, in one step."""
+    from dispatch_core.hunt.schedule import describe
+
+    sketch = b"" if hunt.sketch is None else hunt.sketch.tobytes()
+    finds = [
+        {
+            "promise": group.find.promise,
+            "cause": group.find.cause,
+            "steps": [describe(step) for step in group.find.steps],
+            "entry": group.find.entry,
+            "slot": group.find.slot,
+            "keys": group.keys,
+            "found": group.times,
+        }
+        for group in hunt.groups.values()
+    ]
+    saved = {
+        "hunts": digest,
+        "schedules": hunt.played,
+        "steps": hunt.steps,
+        "sets_of_keys": hunt.keys,
+        "seconds": hunt.seconds,
+        "passed_over": hunt.passed_over,
+        "finds": finds,
+        "sketch": base64.b64encode(sketch).decode(),
+    }
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(saved), encoding="utf-8")
+    new.replace(path)
+
+
+# --- hunters and finds -------------------------------------------------------------------------------------------------
+
+
 def _hunters(
-    profile: Profile, options: argparse.Namespace, wanted: set[str]
+    profile: Profile, options: argparse.Namespace, wanted: set[str], hunt: _Hunt
 ) -> Iterator[Hunter | PlainHunter]:
-    """Yield hunters for three keys each, without end; the same seed yields the same ones."""
+    """Yield hunters for three keys each, without end; the same seed yields the same ones.
+
+    Those that ``hunt`` has had already are left out.
+    """
     from dispatch_core.hunt.plain import PlainHunter
     from dispatch_core.hunt.search import Hunter
 
-    seed = options.seed
+    seed = options.seed + hunt.keys
     while options.subscription_type != "Key_Shared":
         yield PlainHunter(profile, seed=seed, wanted=wanted, pass_over=options.pass_over)
         seed += 1
@@ -253,6 +348,7 @@ def _hunters(
             wanted=wanted,
             groups=options.also,
             pass_over=options.pass_over,
+            sketch=hunt.sketch,
         )
         seed += 1
 
@@ -333,6 +429,7 @@ def _print(
     print(
         f"{profile.name}: {hunt.played:,} schedules, {hunt.steps:,} steps in {hunt.seconds:.0f} s "
         f"({rate:,.0f} steps/s), {hunt.keys} sets of keys"
+        + ("" if hunt.states is None else f", about {hunt.states:,} states")
     )
     if not groups:
         print("  no promise was broken")
@@ -367,6 +464,7 @@ def _totals(profile: Profile, hunt: _Hunt) -> dict[str, Any]:
         "steps": hunt.steps,
         "sets_of_keys": hunt.keys,
         "seconds": round(hunt.seconds, 1),
+        "states": hunt.states,
         "found": len(hunt.groups),
         "passed_over": dict(sorted(hunt.passed_over.items())),
     }

@@ -672,6 +672,7 @@ _HUNT: Final = (
                 "steps": COUNT,
                 "sets_of_keys": COUNT,
                 "seconds": NUMBER,
+                "states": means(maybe(COUNT), "states that schedules led to, about; with --states"),
                 "found": COUNT,
                 "passed_over": means(by_name(COUNT), "how many schedules ended by each cause to pass over"),
             }

@@ -72,8 +72,8 @@ def broken_by(st: State, world: World, entry: int, slot: int) -> int:
     """Return the promise that sending an entry to a consumer breaks."""
     if st.holder[entry] != NOBODY:
         return DOUBLE_OUTSTANDING
-    if st.s[IN_ORDER] == 0:
-        return KEPT
+    if st.s[IN_ORDER] == 0 or st.deleted[entry] == 1:
+        return KEPT  # what is acknowledged or skipped has no place in the order
     key = st.hash_id[entry]
     for other in range(world.w[w_.STORED]):
         if other == entry or st.hash_id[other] != key:

@@ -21,9 +21,9 @@ from dispatch_core.broker import hashing
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
-from dispatch_core.broker.state import I64, State
+from dispatch_core.broker.state import I8, I64, State
 from dispatch_core.errors import UnsupportedRuleError
-from dispatch_core.hunt import broker_steps, causes, promises
+from dispatch_core.hunt import broker_steps, causes, distinct, promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt import world as w_
 from dispatch_core.hunt.broker_steps import ASKS_SELECTOR, BROKEN, IMPOSSIBLE, settle, take
@@ -111,12 +111,22 @@ def play(
 
 @compiled
 def play_random(
-    st: State, world: World, owners: Owners, words: I64, empty: I64, choices: I64, steps: I64, report: I64
+    st: State,
+    world: World,
+    owners: Owners,
+    words: I64,
+    empty: I64,
+    matters: I64,
+    choices: I64,
+    steps: I64,
+    report: I64,
+    sketch: I8,
 ) -> int:
     """Play random schedules until one breaks a promise, the selector is asked, or ``report[CHUNK]`` are played.
 
     The numbers of the last schedule are in ``steps``, its length in ``report[FOUND]``. ``report[WANTED]`` has a bit for each
-    promise that is searched for; schedules that break others are passed over.
+    promise that is searched for; schedules that break others are passed over. ``sketch``: see ``distinct``, empty if states
+    are not counted.
     """
     names = len(world.slot_of_name)
     for _ in range(report[CHUNK]):
@@ -132,6 +142,8 @@ def play_random(
                 continue
             steps[taken] = number
             taken += 1
+            if len(sketch) > 0 and came_to != ASKS_SELECTOR:
+                distinct.note(words, matters, sketch)
             if came_to in (BROKEN, ASKS_SELECTOR):
                 break
         if came_to not in (BROKEN, ASKS_SELECTOR):
@@ -204,8 +216,8 @@ class Hunter(AnyHunter):
 
     ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. ``groups``: further
     kinds of steps, see ``schedule.GROUPS``. ``pass_over``: causes that are known; schedules that end by them are counted in
-    ``passed_over``. ``at_once``: schedules that ``random`` plays at most. Raises ``UnsupportedRuleError`` for other
-    dispatchers.
+    ``passed_over``. ``at_once``: schedules that ``random`` plays at most. ``sketch``: counts the states
+    that random schedules lead to. Raises ``UnsupportedRuleError`` for other dispatchers.
     """
 
     def __init__(
@@ -218,6 +230,7 @@ class Hunter(AnyHunter):
         groups: Collection[str] = (),
         pass_over: Collection[str] = (),
         at_once: int = AT_ONCE,
+        sketch: I8 | None = None,
     ) -> None:
         super().__init__(pass_over)
         if profile.dispatcher not in _DISPATCHERS:
@@ -253,6 +266,7 @@ class Hunter(AnyHunter):
         self.report = np.zeros(N_REPORTED, np.int64)
         self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
         self.report[CHUNK] = at_once
+        self._sketch = distinct.new_sketch(0) if sketch is None else sketch
         self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
 
     @property
@@ -281,9 +295,11 @@ class Hunter(AnyHunter):
                         self._ownership.tables,
                         a.words,
                         self._empty,
+                        a.matters,
                         self._choices,
                         self._steps,
                         self.report,
+                        self._sketch,
                     )
                 if came_to == ASKS_SELECTOR:
                     self._ask()

@@ -55,6 +55,27 @@ def test_known_causes_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == int(bool(finds))
 
 
+def test_a_hunt_goes_on_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two sets of keys at once, or one after the other."""
+    arguments = ["--broker-version", "4.0.0", "--set", RANGE, "--promise", "stuck", "--states", "--seed", "3"]
+    _, at_once = rows_of(capsys, *arguments, "--schedules", "200000", "--resume", str(tmp_path / "at-once"))
+    file = str(tmp_path / "parts")
+    rows_of(capsys, *arguments, "--schedules", "1", "--resume", file)
+    _, part = rows_of(capsys, *arguments, "--schedules", "1", "--resume", file)
+    while part[-1]["sets_of_keys"] < at_once[-1]["sets_of_keys"]:
+        _, part = rows_of(capsys, *arguments, "--schedules", "1", "--resume", file)
+    for rows in (at_once, part):
+        del rows[-1]["seconds"]
+    assert part == at_once
+    assert at_once[-1]["states"] > 1000
+    assert at_once[-1]["sets_of_keys"] > 1
+    assert main(["hunt", *arguments, "--also", "races", "--resume", file]) == 2
+    assert "of a hunt with other arguments" in capsys.readouterr().err
+    Path(file).write_text("{}", encoding="utf-8")
+    assert main(["hunt", *arguments, "--resume", file]) == 2
+    assert "is no hunt to resume" in capsys.readouterr().err
+
+
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["hunt", "--broker-version", "4.0.0", "--set", RANGE, "--schedules", "20000", "--seed", "3"])
