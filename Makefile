@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce zoo clean
+.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz mutants chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce zoo clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -79,6 +79,9 @@ chaos-full: setup ## Run all of chaos: 120 kills, every stage on every disk; som
 
 fuzz: setup ## Feed a million hostile files to every reader; half an hour and more (ARGS='--seed 2 --only events --executions 50000')
 	@$(WITH_ENV) exec python -m tests.fuzz --jobs $$(nproc) $(ARGS)
+
+mutants: setup ## Hunt 30 mutants of the newest core, a minute each: hunt alone must kill 28 (ARGS='r0_off --seed 2'; docs/hunt.md)
+	@$(WITH_ENV) exec python -m tests.hunted --jobs $$(nproc) $(ARGS)
 
 orders: setup ## Test that running intervals in every order, late and again gives the same tables; ten minutes
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider tests/spark_jobs/test_orders.py tests/spark_jobs/test_hourly.py tests/conformance/test_orders.py $(ARGS)
