@@ -30,8 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for at, exhibit in enumerate(exhibits):
             own = next(iter(exhibit.verdicts))
             found = zoo.verdicts(exhibit)
-            found.pop(zoo.KEPT, None)
-            verdicts = {name: tuple(found[name]) for name in sorted(found, key=lambda name: name != own)}
+            found = {
+                own: found.get(own, []),
+                **found,
+            }  # its own verdict stays first, also where no release gets it
+            verdicts = {name: tuple(ranges) for name, ranges in found.items() if name != zoo.KEPT}
             exhibits[at] = dataclasses.replace(exhibit, verdicts=verdicts)
             text = zoo.text_of_exhibit(exhibits[at])
             (options.folder / f"{exhibit.name}.toml").write_text(text, encoding="utf-8")

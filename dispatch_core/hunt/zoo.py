@@ -212,7 +212,7 @@ def page(exhibits: Sequence[Exhibit]) -> str:
         other = f"{_other_type(exhibit)}: " if _other_type(exhibit) else ""
         lines.append(
             f"| {other}[{exhibit.title}]({name}.toml) | {links} | `{own}` | {len(exhibit.steps)} "
-            f"| {', '.join(ranges)} | {mended_in(exhibit)} |"
+            f"| {', '.join(ranges) or 'none'} | {mended_in(exhibit)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -229,7 +229,8 @@ def mended_in(exhibit: Exhibit) -> str:
         return "works as documented" if exhibit.kind == "limit" else "none known here"
     expected = exhibit.expected
     pairs = itertools.pairwise(RELEASES)
-    return ", ".join(later for earlier, later in pairs if expected[earlier] != KEPT == expected[later])
+    mended = [later for earlier, later in pairs if expected[earlier] != KEPT == expected[later]]
+    return ", ".join(mended) or "none known here"
 
 
 _HEAD: Final = """# The zoo: known faults of brokers, each with the shortest schedule that shows it
