@@ -160,7 +160,7 @@ class _Hunt:
 
     @property
     def states(self) -> int | None:
-        """How many states the schedules have led to, about; ``None`` = they were not counted."""
+        """The states that the schedules have led to, about; ``None`` = they were not counted."""
         from dispatch_core.hunt.distinct import estimate
 
         return None if self.sketch is None else estimate(self.sketch)

@@ -34,7 +34,7 @@ _INTERPRETED_S, _COMPILED_S = 10.0, 50.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a hunt: the answer that kills the mutant, or the last one; the time and schedules of all."""
+    """The end of a hunt: the answer that kills the mutant, or the last one; the time and schedules of all."""
 
     name: str
     answer: Answer

@@ -1,4 +1,4 @@
-"""What is hunted for each mutant: four settings of the newest release in turn.
+"""The hunts for each mutant: four settings of the newest release in turn.
 
 A find counts only if the right core keeps all promises under its schedule.
 """

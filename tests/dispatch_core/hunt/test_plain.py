@@ -44,7 +44,7 @@ def test_a_change_of_the_active_consumer_delivers_twice_unless_the_first_acknowl
 @pytest.mark.parametrize("kind", ["Failover", "Shared"])
 @pytest.mark.parametrize("version", ["3.0.17", "4.0.0", "4.2.4"])
 def test_seeded_schedules_are_the_same_and_clean_but_for_known_causes(version: str, kind: str) -> None:
-    """What is left out are the exhibits of the zoo."""
+    """The causes that are left out are those of the zoo."""
     known = ["rewind_waits", "read_again", "replayed_again", "active_change"]
     first, second = (PlainHunter(profile(version, kind), seed=1, pass_over=known) for _ in range(2))
     assert [first.random(), first.random()] == [second.random(), second.random()] == [None, None]
