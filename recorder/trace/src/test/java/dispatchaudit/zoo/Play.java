@@ -11,6 +11,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.TimeUnit;
+import org.apache.bookkeeper.mledger.Entry;
+import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.pulsar.broker.service.Dispatcher;
 import org.apache.pulsar.broker.service.StickyKeyConsumerSelector;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
@@ -74,10 +76,8 @@ final class Play implements AutoCloseable {
         this.outOfOrder = outOfOrder;
         this.producer = client.newProducer(Schema.BYTES).topic(topic).enableBatching(true)
                 .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
-        // The first read of a topic whose entries have no known size asks for one entry only (ManagedCursorImpl.applyMaxSizeCap).
-        producer.newMessage().key("before").value(new byte[1]).sendAsync();
-        producer.flush();
-        admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.latest);
+        admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.earliest);
+        readOneEntry();
     }
 
     /** What came of each step. */
@@ -164,6 +164,22 @@ final class Play implements AutoCloseable {
         Thread.sleep(SETTLE_MS);
     }
 
+    /** Let the cursor read an entry: its first read asks for one entry only, whatever the permits are (applyMaxSizeCap). */
+    private void readOneEntry() throws Exception {
+        producer.newMessage().key("before").value(new byte[1]).sendAsync();
+        producer.flush();
+        ManagedCursor cursor = subscription().getCursor();
+        for (Entry entry : cursor.readEntries(1)) {
+            cursor.markDelete(entry.getPosition());
+            entry.release();
+        }
+    }
+
+    private PersistentSubscription subscription() throws Exception {
+        return (PersistentSubscription) broker.service().getBrokerService().getTopicReference(topic).orElseThrow()
+                .getSubscription(SUBSCRIPTION);
+    }
+
     // --- clients ---------------------------------------------------------------------------------------------------
 
     private void store(String key, int messages) throws Exception {
@@ -186,10 +202,8 @@ final class Play implements AutoCloseable {
         pending.put(name, new LinkedHashMap<>());
         permits.put(name, 0);
         receipts.put(name, 0);
-        PersistentSubscription subscription = (PersistentSubscription) broker.service().getBrokerService()
-                .getTopicReference(topic).orElseThrow().getSubscription(SUBSCRIPTION);
-        if (subscription.getDispatcher() != dispatcher) {
-            dispatcher = subscription.getDispatcher();
+        if (subscription().getDispatcher() != dispatcher) {
+            dispatcher = subscription().getDispatcher();
             reads = ControlledReads.of(dispatcher, type == SubscriptionType.Failover);
         }
         grant(name, count);
