@@ -104,8 +104,8 @@ final class Play implements AutoCloseable {
             case "pause" -> Thread.sleep(step.count());
             case "busy" -> busy(step.count() > 0);
             case "skip", "clear_backlog", "expire", "reset", "seek" -> moveCursor(step, consumer);
-            case "dispatch_rate" -> limit("dispatch_rate", () -> administration.dispatchRate(step.count()));
-            case "unacked_limit" -> limit("unacked_namespace", () -> administration.unackedLimit(step.count()));
+            case "dispatch_rate" -> limit("dispatch_rate", step.count(), () -> administration.dispatchRate(step.count()));
+            case "unacked_limit" -> limit("unacked_namespace", step.count(), () -> administration.unackedLimit(step.count()));
             case "compact" -> administration.compact(topic);
             case "unload" -> unload();
             case "delete_subscription" -> deleteSubscription(consumer, step.consumer());
@@ -217,10 +217,10 @@ final class Play implements AutoCloseable {
         quiet(250);
     }
 
-    /** Set or lift a policy, and wait until the topic has it. */
-    private void limit(String what, Policy policy) throws Exception {
-        note("step", Map.of("note", what));
+    /** Set or lift a policy, and wait until the topic has it. The mark stands for a policy that ends before the agent asks for it. */
+    private void limit(String what, int value, Policy policy) throws Exception {
         policy.set();
+        note("step", Map.of("note", "limit " + what + (value > 0 ? " " + value + " set" : " removed")));
         limited = true;
         Thread.sleep(POLICY_MS);
     }
