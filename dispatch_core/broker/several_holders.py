@@ -25,6 +25,7 @@ PersistentDispatcherMultipleConsumers(Classic).addConsumer, .readEntriesComplete
 
 Entry 0 is sent to consumer 0, then to consumer 1. The second one's pending ack goes first:
 
+>>> from dispatch_core.broker.pending_acks import let_go
 >>> from dispatch_core.broker.state import example_state
 >>> st, several = example_state(consumers=2), SeveralHolders()
 >>> hold(st, 0, 0, 0)

@@ -176,7 +176,7 @@ def pairs_of(
 def _outcome(source: Recorded, log: DispatcherLog, seed: int) -> Outcome:
     audit = audit_whole(log, rules=False)
     there = FirstConsumers.of(audit.deliveries)
-    return Outcome(seed, measures(log, audit, begin=source.first.begin), source.first.shared_with(there))
+    return Outcome(seed, measures(log, audit, begin=source.begin), source.first.shared_with(there))
 
 
 # --- counting -------------------------------------------------------------------------------------------------------

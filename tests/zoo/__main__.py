@@ -86,8 +86,8 @@ def compare(answers: list[dict[str, Any]], exhibits: list[Exhibit]) -> tuple[lis
         as_expected = answer["verdict"] == promise_of(expected)
         counts["reproduced" if as_expected else "other"] += 1
         counts["broken"] += as_expected and expected != KEPT
-        told = "as expected" if as_expected else "NOT AS EXPECTED"
-        lines.append(f"{answer['release']:8}{answer['name']:38}{answer['verdict']:20}{told} ({expected})")
+        outcome = "as expected" if as_expected else "NOT AS EXPECTED"
+        lines.append(f"{answer['release']:8}{answer['name']:38}{answer['verdict']:20}{outcome} ({expected})")
     raced = [exhibit.name for exhibit in exhibits if not is_playable(exhibit)]
     lines.append(
         f"zoo: {counts['reproduced']} of {len(answers)} plays as the rules say, {counts['broken']} of them broke a promise; "

@@ -63,7 +63,11 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``."""
         super()._change_ordinals(change)
-        self._sent_since = {consumer: [*map(change, sent)] for consumer, sent in self._sent_since.items()}
+        # What is pending on nobody any more, no request takes; a consumer that has left asks for nothing.
+        self._sent_since = {
+            consumer: [change(entry) for entry in sent if self.core.holder(entry) is not None]
+            for consumer, sent in self._sent_since.items()
+        }
         self._requests_begun = {
             c: Begun([*map(change, begun.entries)], begun.messages)
             for c, begun in self._requests_begun.items()
