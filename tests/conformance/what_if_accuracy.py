@@ -176,7 +176,9 @@ def pairs_of(
 def _outcome(source: Recorded, log: DispatcherLog, seed: int) -> Outcome:
     audit = audit_whole(log, rules=False)
     there = FirstConsumers.of(audit.deliveries)
-    return Outcome(seed, measures(log, audit, begin=source.begin), source.first.shared_with(there))
+    first = source.first
+    begin = (int(first.ledger[0]), int(first.entry[0])) if len(first.ledger) else None
+    return Outcome(seed, measures(log, audit, begin=begin), first.shared_with(there))
 
 
 # --- counting -------------------------------------------------------------------------------------------------------
