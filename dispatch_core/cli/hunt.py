@@ -202,7 +202,13 @@ def _play(options: argparse.Namespace) -> int:
 
     found = []
     for path in options.play:
-        exhibit = zoo.parse(path.stem, path.read_text(encoding="utf-8"))
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise DispatchAuditError(
+                f"--play {path}: cannot be read: {error}; nothing more was played"
+            ) from error
+        exhibit = zoo.parse(path.stem, text)
         verdict = zoo.verdict(exhibit, options.broker_version)
         found.append(verdict)
         expected = exhibit.expected.get(options.broker_version)

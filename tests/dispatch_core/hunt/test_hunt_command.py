@@ -108,3 +108,13 @@ def test_an_occupied_folder_is_left_alone(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "kept").write_text("x")
     assert main(["hunt", "--broker-version", "4.2.4", "--out", str(tmp_path), "--schedules", "1"]) == 2
     assert "is occupied" in capsys.readouterr().err
+
+
+def test_a_file_to_play_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing, binary = tmp_path / "none.toml", tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    for path in (missing, binary):
+        assert main(["hunt", "--broker-version", "4.2.4", "--play", str(path)]) == 2
+        assert f"--play {path}: cannot be read" in capsys.readouterr().err
