@@ -152,8 +152,7 @@ class UnsentEntries:
             return
         highest = int(ledger.max())
         self._highest = max(self._highest, (highest, int(entry[ledger == highest].max())))
-        lowest = int(ledger.min())
-        first = lowest, int(entry[ledger == lowest].min())
+        first = lowest(ledger, entry)
         self._first = first if self._first is None else min(self._first, first)
         at = locate(self._ledger, self._entry, ledger, entry)
         left = np.ones(len(self._ledger), np.bool_)
@@ -251,6 +250,16 @@ def unsent_of(
             if is_deleted(part.events):
                 unsent = unsent.made_again()
     return unsent.count(unfinished=unfinished)
+
+
+def lowest(ledger: Ints, entry: Ints) -> tuple[int, int]:
+    """Return the lowest of some positions, of which there is at least one.
+
+    >>> lowest(np.array([6, 5, 5]), np.array([0, 9, 7]))
+    (5, 7)
+    """
+    first = int(ledger.min())
+    return first, int(entry[ledger == first].min())
 
 
 def positions_of(rows: pa.Table) -> tuple[Ints, Ints]:

@@ -20,7 +20,7 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.catalogue import PER_KEY_ORDER
 from dispatch_core.audit.policy.rules import Rule
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
-from dispatch_core.audit.unsent_entries import positions_sent
+from dispatch_core.audit.unsent_entries import lowest, positions_sent
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
@@ -267,6 +267,7 @@ def case_of(log: DispatcherLog, from_us: int | None = None) -> Case:
     load = load_of(log)
     deliveries = deliveries_of(load)
     audit = audit_whole(log, from_us=from_us)
+    sent = positions_sent(log.events)
     return Case(
         recording=log.recording,
         cluster=log.cluster,
@@ -277,17 +278,10 @@ def case_of(log: DispatcherLog, from_us: int | None = None) -> Case:
         deliveries=deliveries,
         recorded=measures(log, audit, from_us=from_us),
         first=FirstConsumers.of(audit.deliveries),
-        begin=_lowest(*positions_sent(log.events)),
+        begin=lowest(*sent) if len(sent[0]) else None,
         assumptions=assumptions_of(load, deliveries),
         from_us=from_us,
     )
-
-
-def _lowest(ledger: Ints, entry: Ints) -> tuple[int, int] | None:
-    if not len(ledger):
-        return None
-    lowest = int(ledger.min())
-    return lowest, int(entry[ledger == lowest].min())
 
 
 def outcome(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from dispatch_core.audit.unsent_entries import lowest
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of
@@ -177,7 +178,7 @@ def _outcome(source: Recorded, log: DispatcherLog, seed: int) -> Outcome:
     audit = audit_whole(log, rules=False)
     there = FirstConsumers.of(audit.deliveries)
     first = source.first
-    begin = (int(first.ledger[0]), int(first.entry[0])) if len(first.ledger) else None
+    begin = lowest(first.ledger, first.entry) if len(first.ledger) else None
     return Outcome(seed, measures(log, audit, begin=begin), first.shared_with(there))
 
 

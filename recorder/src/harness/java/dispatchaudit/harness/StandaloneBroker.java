@@ -7,6 +7,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -14,6 +15,7 @@ import java.util.stream.Stream;
 import org.apache.pulsar.PulsarStandalone;
 import org.apache.pulsar.PulsarStandaloneStarter;
 import org.apache.pulsar.broker.PulsarService;
+import org.apache.pulsar.broker.ServiceConfiguration;
 
 /** A standalone broker in this JVM. Its data are in {@code bookkeeper} and {@code metadata} below one folder. */
 public final class StandaloneBroker implements AutoCloseable {
@@ -57,6 +59,19 @@ public final class StandaloneBroker implements AutoCloseable {
         java.lang.reflect.Field field = PulsarStandalone.class.getDeclaredField("broker");
         field.setAccessible(true);
         return (PulsarService) field.get(starter);
+    }
+
+    /** Set settings for the topics that are made from now on, by their names; returns their values before. */
+    public Map<String, Object> set(Map<String, Object> settings) throws ReflectiveOperationException {
+        ServiceConfiguration configuration = service().getConfiguration();
+        Map<String, Object> before = new LinkedHashMap<>();
+        for (Map.Entry<String, Object> setting : settings.entrySet()) {
+            java.lang.reflect.Field field = ServiceConfiguration.class.getDeclaredField(setting.getKey());
+            field.setAccessible(true);
+            before.put(setting.getKey(), field.get(configuration));
+            field.set(configuration, setting.getValue());
+        }
+        return before;
     }
 
     @Override

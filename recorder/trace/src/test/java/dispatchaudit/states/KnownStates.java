@@ -12,11 +12,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Instant;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.pulsar.PulsarVersion;
-import org.apache.pulsar.broker.ServiceConfiguration;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 
 /**
@@ -76,8 +74,7 @@ final class KnownStates {
     }
 
     private List<String> moments(State state, String release) throws Exception {
-        ServiceConfiguration configuration = broker.service().getConfiguration();
-        Map<String, Object> before = set(configuration, state.config());
+        Map<String, Object> before = broker.set(state.config());
         String topic = "persistent://public/default/" + state.name();
         List<String> lines = new ArrayList<>();
         try (Scene scene = new Scene(broker, admin, topic, state.type())) {
@@ -87,7 +84,7 @@ final class KnownStates {
             Thread.sleep(BETWEEN_MS);
             lines.add(moment(topic, release));
         } finally {
-            set(configuration, before);
+            broker.set(before);
         }
         admin.topics().delete(topic, true);
         return lines;
@@ -110,17 +107,5 @@ final class KnownStates {
             throw new IllegalStateException(uri + ": " + answer.statusCode() + " " + answer.body());
         }
         return JSON.readTree(answer.body());
-    }
-
-    /** Set settings of the broker for what is made from now on; returns their values before. */
-    private static Map<String, Object> set(ServiceConfiguration configuration, Map<String, Object> settings) throws Exception {
-        Map<String, Object> before = new LinkedHashMap<>();
-        for (Map.Entry<String, Object> setting : settings.entrySet()) {
-            java.lang.reflect.Field field = ServiceConfiguration.class.getDeclaredField(setting.getKey());
-            field.setAccessible(true);
-            before.put(setting.getKey(), field.get(configuration));
-            field.set(configuration, setting.getValue());
-        }
-        return before;
     }
 }

@@ -212,8 +212,8 @@ final class Play implements AutoCloseable {
     /** Grant permits; the client grants none by itself, because it is paused. */
     private void grant(String name, int count) throws Exception {
         Consumer<byte[]> consumer = consumers.get(name);
-        Object connection = method(consumer, "cnx").invoke(consumer);
-        method(consumer, "sendFlowPermitsToBroker").invoke(consumer, connection, count);
+        Object connection = method(consumer, "cnx", 0).invoke(consumer);
+        method(consumer, "sendFlowPermitsToBroker", 2).invoke(consumer, connection, count);
         permits.merge(name, count, Integer::sum);
     }
 
@@ -249,22 +249,14 @@ final class Play implements AutoCloseable {
             ids.add(message.getMessageId());
         }
         Consumer<byte[]> consumer = consumers.get(name);
-        for (Class<?> type = consumer.getClass(); type != null; type = type.getSuperclass()) {
-            for (Method method : type.getDeclaredMethods()) {
-                if (method.getName().equals("redeliverUnacknowledgedMessages") && method.getParameterCount() == 1) {
-                    method.setAccessible(true);
-                    method.invoke(consumer, ids);
-                    return true;
-                }
-            }
-        }
-        throw new IllegalStateException("the client has no redelivery of single messages");
+        method(consumer, "redeliverUnacknowledgedMessages", 1).invoke(consumer, ids);
+        return true;
     }
 
-    private static Method method(Object target, String name) {
+    private static Method method(Object target, String name, int parameters) {
         for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass()) {
             for (Method method : type.getDeclaredMethods()) {
-                if (method.getName().equals(name)) {
+                if (method.getName().equals(name) && method.getParameterCount() == parameters) {
                     method.setAccessible(true);
                     return method;
                 }
@@ -394,7 +386,7 @@ final class Play implements AutoCloseable {
         if (type != SubscriptionType.Key_Shared) {
             return null;
         }
-        StickyKeyConsumerSelector selector = (StickyKeyConsumerSelector) method(dispatcher, "getSelector").invoke(dispatcher);
+        StickyKeyConsumerSelector selector = (StickyKeyConsumerSelector) method(dispatcher, "getSelector", 0).invoke(dispatcher);
         org.apache.pulsar.broker.service.Consumer owner = selector.select(key.getBytes());
         return owner == null ? null : owner.consumerName();
     }

@@ -1,17 +1,14 @@
 package dispatchaudit.zoo;
 
+import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import dispatchaudit.harness.StandaloneBroker;
 import java.io.PrintStream;
-import java.lang.reflect.Field;
 import java.nio.file.Path;
-import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.pulsar.PulsarVersion;
-import org.apache.pulsar.broker.ServiceConfiguration;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.SubscriptionType;
@@ -41,8 +38,7 @@ final class Zoo {
                 ObjectNode answer = JSON.createObjectNode();
                 answer.put("name", schedule.get("name").asText());
                 answer.put("release", PulsarVersion.getVersion());
-                ServiceConfiguration configuration = broker.service().getConfiguration();
-                Map<String, Object> before = set(configuration, schedule.get("settings"));
+                Map<String, Object> before = broker.set(JSON.convertValue(schedule.get("settings"), new TypeReference<>() { }));
                 String topic = "persistent://public/default/zoo-" + number++;
                 SubscriptionType type = SubscriptionType.valueOf(schedule.get("subscription_type").asText());
                 boolean outOfOrder = schedule.get("allow_out_of_order").asBoolean();
@@ -53,34 +49,11 @@ final class Zoo {
                     failure.printStackTrace();
                     answer.put("verdict", "failed: " + failure);
                 } finally {
-                    before.forEach((name, value) -> put(configuration, name, value));
+                    broker.set(before);
                 }
                 answers.println(answer);
             }
         }
         Runtime.getRuntime().halt(0); // the broker leaves threads behind
-    }
-
-    /** Set settings of the broker for the next topic; returns their values before. */
-    private static Map<String, Object> set(ServiceConfiguration configuration, JsonNode settings) throws Exception {
-        Map<String, Object> before = new LinkedHashMap<>();
-        for (Iterator<String> names = settings.fieldNames(); names.hasNext();) {
-            String name = names.next();
-            Field field = ServiceConfiguration.class.getDeclaredField(name);
-            field.setAccessible(true);
-            before.put(name, field.get(configuration));
-            put(configuration, name, JSON.convertValue(settings.get(name), field.getType()));
-        }
-        return before;
-    }
-
-    private static void put(ServiceConfiguration configuration, String name, Object value) {
-        try {
-            Field field = ServiceConfiguration.class.getDeclaredField(name);
-            field.setAccessible(true);
-            field.set(configuration, value);
-        } catch (ReflectiveOperationException unknown) {
-            throw new IllegalArgumentException("this release has no setting " + name, unknown);
-        }
     }
 }
