@@ -265,3 +265,9 @@ def who(line: Line) -> int:
     if line.consumer is None:
         raise IllegalTransitionError(f"{line.kind} names no consumer", rule="the event needs a consumer")
     return line.consumer
+
+
+def acknowledged_by(ack: Line) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the entries of an ack, each with the words of the batch indexes that it leaves; none = it leaves nothing."""
+    positions, sets = ack.inputs["positions"], ack.inputs["ack_sets"] or ()
+    return [(entry, tuple(words or ())) for entry, words in zip_longest(positions, sets[: len(positions)])]

@@ -47,6 +47,8 @@ _OF_A_DISPATCHER_IN_USE: Final = (
     "replay_read_issued",
     "flow_applied",
 )
+#: Lines that it does not write after that.
+_OF_AN_OPEN_DISPATCHER: Final = frozenset({"consumer_added", "read_issued", "replay_read_issued"})
 _USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
 
@@ -161,7 +163,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         """Check whether the dispatcher may have been closed before an attempt that issued no read.
 
         Recorders need not log that. A dispatcher that is closed disconnects its consumers one after the other, and each of
-        them attempts a read when it goes. So a consumer leaves here, and all others follow, before anything else is asked.
+        them attempts a read when it goes. So a consumer leaves here, and all others follow, before anything else is asked,
+        and nobody joins after them.
         """
         if recorded.read.kind != "None" or self.core.state.s[CLOSED]:
             return False
@@ -175,13 +178,13 @@ class MultipleConsumersVerifier(ShownStateDriver):
         ):
             return False
         left = {*self.core.connected()}
-        for _at, line in self._lines.between(self._at + 1, horizon):
+        for at, line in self._lines.between(self._at + 1, horizon):
             if line.t_us > self._line.t_us + CLOSES_WITHIN_US or line.kind in _OF_A_DISPATCHER_IN_USE:
                 return False
             if line.kind == "consumer_removed":
                 left.discard(who(line))
                 if not left:
-                    return True
+                    return self._lines.first_of(_OF_AN_OPEN_DISPATCHER, at + 1, horizon) == horizon
         return False
 
     def _attempt_closed(self, between: Between, recorded: Recorded) -> Read:

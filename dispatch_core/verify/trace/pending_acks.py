@@ -16,7 +16,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.acks_before_trims import lines_before_trim
 from dispatch_core.verify.trace.draining_releases import Releases
-from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.driver import acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import CursorStep, RacingDriver, Window
@@ -218,10 +218,10 @@ class PendingAcksDriver(RacingDriver):
         self._settle(connection)
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared and Shared
-        for entry in line.inputs["positions"]:
+        for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
-            command = self._arrival(line, entry)
+            command = self._arrival(line, entry, words)
             if command.applied:
                 if command.result is not None:  # its removal's line is to come
                     connection.waiting.append(command)

@@ -26,7 +26,7 @@ from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
-from dispatch_core.verify.trace.driver import NEVER, who
+from dispatch_core.verify.trace.driver import NEVER, acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
 
@@ -113,13 +113,6 @@ class Window:
     def count(self, decision_class: str, decisions: int = 1) -> None:
         """Add decisions of a class to the window."""
         self.counts[decision_class] = self.counts.get(decision_class, 0) + decisions
-
-
-def _words(ack: Line, entry: int) -> tuple[int, ...]:
-    """Return the batch indexes of an entry that an ack leaves unacknowledged; nothing = it acknowledges all of them."""
-    sets = ack.inputs["ack_sets"] or []
-    at = ack.inputs["positions"].index(entry)
-    return tuple(sets[at] or ()) if at < len(sets) else ()
 
 
 class RacingDriver(CursorDriver):
@@ -258,7 +251,7 @@ class RacingDriver(CursorDriver):
         """
         connection = self.connection(who(line))
         self._settle(connection, flows=self._counting_logged)
-        command = self._arrival(line, -1)
+        command = self._arrival(line)
         connection.arrived += command.permits
         if not command.applied:
             connection.late.append(command)
@@ -316,7 +309,7 @@ class RacingDriver(CursorDriver):
             raise IllegalTransitionError("no permits", rule="the dispatcher counts what has reached it")
         return permits
 
-    def _arrival(self, line: Line, entry: int) -> Command:
+    def _arrival(self, line: Line, entry: int = -1, words: tuple[int, ...] = ()) -> Command:
         """Return the command of a flow line, or of one entry of an ack line; the same object as when it was peeked at."""
         known = self._peeked.pop((line.seq, entry), None)
         if known is not None:
@@ -325,7 +318,7 @@ class RacingDriver(CursorDriver):
             return Command(
                 line.seq, who(line), f"flow of {line.inputs['permits']}", permits=line.inputs["permits"]
             )
-        return Command(line.seq, who(line), entry=entry, words=_words(line, entry))
+        return Command(line.seq, who(line), entry=entry, words=words)
 
     def _name(self, command: Command) -> str:
         """Name a command for people. Most acks never need a name."""
@@ -581,12 +574,12 @@ class RacingDriver(CursorDriver):
 
     def _peek(self, line: Line, logged: int) -> None:
         """Note a command that arrives within the window, when ``logged`` of its steps are over."""
-        entries = [-1] if line.kind == "flow" else []
+        arriving: list[tuple[int, tuple[int, ...]]] = [(-1, ())] if line.kind == "flow" else []
         if line.kind == "ack" and line.inputs["ack_type"] == "Individual":
-            entries = [entry for entry in line.inputs["positions"] if entry >= 0]
-        for entry in entries:
+            arriving = [(entry, words) for entry, words in acknowledged_by(line) if entry >= 0]
+        for entry, words in arriving:
             if (line.seq, entry) not in self._peeked:
-                self._peeked[line.seq, entry] = self._arrival(line, entry)
+                self._peeked[line.seq, entry] = self._arrival(line, entry, words)
             self._peeked[line.seq, entry].earliest = logged
 
     def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:

@@ -30,7 +30,7 @@ from dispatch_core.broker.shared import STEPS_OF_TURN, SharedDispatcher
 from dispatch_core.broker.state import CLOSED
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.driver import acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
 from dispatch_core.verify.trace.races import Command, Difference
@@ -125,10 +125,12 @@ class SharedVerifier(MultipleConsumersVerifier):
     def _cursor_is_closed(self, ack: Line) -> bool:
         """Check whether an acknowledgement of a consumer that was removed comes too late for the cursor.
 
-        The cursor of a dispatcher that is closed is closed soon. One that is not would have moved mark-delete, with a line.
+        The cursor of a dispatcher that is closed is closed soon. One that is not would have moved mark-delete, with a line,
+        at the acknowledgement of the whole next entry.
         """
         following = self.core.mark_delete() + 1
-        if self.core.state.s[CLOSED] and not self._cursor_closed and following in ack.inputs["positions"]:
+        whole = [entry for entry, words in acknowledged_by(ack) if not words]
+        if self.core.state.s[CLOSED] and not self._cursor_closed and following in whole:
             self._cursor_closed = True
             for line in self._later_lines():
                 if line.kind == "mark_delete":

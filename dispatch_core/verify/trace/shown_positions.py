@@ -17,6 +17,7 @@ from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
 from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
+from dispatch_core.verify.trace.driver import acknowledged_by
 from dispatch_core.verify.trace.earlier_positions import Begun, EarlierPositions
 from dispatch_core.verify.trace.mark_delete_lines import (
     LINES_AHEAD,
@@ -442,12 +443,7 @@ class PositionsDriver(CursorDriver):
             elif line.consumer is not None and line.kind in OF_A_CONNECTION:
                 found.append(NextCommand(line.consumer))
                 if line.kind == "ack" and line.inputs["ack_type"] == "Individual":
-                    sets = line.inputs["ack_sets"] or [None] * len(line.inputs["positions"])
-                    whole = [
-                        entry
-                        for entry, words in zip(line.inputs["positions"], sets, strict=False)
-                        if not words
-                    ]
+                    whole = [entry for entry, words in acknowledged_by(line) if not words]
                     found += [Arrival(line.consumer, line.seq, entry, line.t_us) for entry in whole]
         return found
 

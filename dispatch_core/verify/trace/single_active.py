@@ -30,7 +30,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
 from dispatch_core.verify.tally import Fields, Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
-from dispatch_core.verify.trace.driver import first_shown, who
+from dispatch_core.verify.trace.driver import acknowledged_by, first_shown, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.limits_in_force import REASON_OF_RATE
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
@@ -414,16 +414,15 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
 
     def _on_ack(self, line: Line) -> None:
         self._through(who(line))
-        sets = line.inputs["ack_sets"] or []
         cumulative = line.inputs["ack_type"] == "Cumulative"
         before, _ = self._plain_positions(line.seq)
         apply = self.core.acknowledge_up_to if cumulative else self.core.acknowledge
-        for at, entry in enumerate(line.inputs["positions"]):
+        for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
             first = int(self.core.state.s[MARK_DELETE]) + 1 if cumulative else entry
             known = self.core.state.deleted[first : entry + 1].copy()
-            apply(entry, tuple(sets[at] or ()) if at < len(sets) else ())
+            apply(entry, words)
             changed = first + np.flatnonzero(self.core.state.deleted[first : entry + 1] != known)
             for acknowledged in changed[:_FIRST_ENTRIES].tolist():
                 self._on_their_way.arrived(Arrival(who(line), line.seq, acknowledged, line.t_us))

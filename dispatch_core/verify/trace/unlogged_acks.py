@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 from dispatch_core.broker.multiple_consumers import Acked
 from dispatch_core.broker.state import I64, MAX_UNACKED_CONSUMER
 from dispatch_core.verify.inputs import Line
-from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.driver import acknowledged_by, who
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
 from dispatch_core.verify.trace.races import Command
 
@@ -64,7 +64,7 @@ class UnloggedAcksVerifier(MultipleConsumersVerifier):
         self._settle(connection, flows=True)
         if line.inputs["ack_type"] != "Individual":
             return  # cumulative acks mean nothing to Key_Shared and Shared
-        commands = [self._arrival(line, entry) for entry in line.inputs["positions"] if entry >= 0]
+        commands = [self._arrival(line, entry, words) for entry, words in acknowledged_by(line) if entry >= 0]
         for command in commands:
             holder = self._holder_of_ack(command)
             if holder is not None:

@@ -8,7 +8,11 @@ In ``4.2.4/soak-7013-second-classic-shared-racing`` a read is in flight when the
 permit, but the round that dispatches the result sends nothing: the dispatcher was closed at line 65.
 
 In ``soak-8563-second-classic-shared-racing`` the only consumer is removed at line 46. Its connection acknowledges what it
-held from 47 on. In ``soak-9775-second-classic-shared-racing`` the cursor is closed when it does so.
+held from 47 on. In ``soak-9775-second-classic-shared-racing`` the cursor is closed when it does so. In
+``soak-14749-second-classic-shared-racing`` it is open, and messages of a batch are acknowledged one by one before.
+
+In ``soak-15089-shared-racing`` a dispatch rate holds reads back, and the only consumer leaves. Another one joins later, so
+the dispatcher was not closed.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any, Final
 
 import pytest
 
+from dispatch_core.verify.trace.limits_in_force import REASON_OF_RATE
 from dispatch_core.verify.trace.multiple_consumers import CLOSES_WITHIN_US
 from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
@@ -29,6 +34,8 @@ SHARED: Final = RECORDING.with_name("soak-7013-second-classic-shared-racing")
 CLOSED, ROUND_END = 65, 69
 LATE: Final = RECORDING.with_name("soak-8563-second-classic-shared-racing")
 TOO_LATE: Final = RECORDING.with_name("soak-9775-second-classic-shared-racing")
+IN_PARTS: Final = RECORDING.with_name("soak-14749-second-classic-shared-racing")
+RATED: Final = RECORDING.with_name("soak-15089-shared-racing")
 
 Trace = list[dict[str, Any]]
 
@@ -112,11 +119,20 @@ def test_a_dispatcher_that_is_closed_later_sends_what_it_has_read(tmp_path: Path
     assert (found[0].status, found[0].seq) == ("divergent", ROUND_END - 1)
 
 
-@pytest.mark.parametrize(("folder", "exact"), [(LATE, 160), (TOO_LATE, 170)], ids=str)
+@pytest.mark.parametrize(("folder", "exact"), [(LATE, 160), (TOO_LATE, 170), (IN_PARTS, 200)], ids=str)
 def test_a_consumer_that_was_removed_acknowledges(folder: Path, exact: int) -> None:
     tally = t.verified(folder).tally
     assert tally.total("divergent") == 0
     assert tally.total("exact") > exact
+
+
+def test_a_dispatcher_that_a_consumer_joins_was_not_closed(tmp_path: Path) -> None:
+    """Without the join nothing shows that the dispatcher is open, and the rate is not needed to explain the attempts."""
+    tally = t.verified(RATED).tally
+    assert (tally.total("divergent"), tally.not_judged) == (0, {REASON_OF_RATE: {"read": 2}})
+    trace = t.raw(RATED)
+    join = next(at for at, line in enumerate(trace) if line.get("kind") == "rewind" and line["seq"] > 800)
+    assert t.verified(t.copy_with(RATED, trace[:join], tmp_path)).tally.total("divergent") == 0
 
 
 @pytest.mark.parametrize("position", ["272:0", "272:9"])
