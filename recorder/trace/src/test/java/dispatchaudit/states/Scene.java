@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.broker.service.Dispatcher;
+import org.apache.pulsar.broker.service.persistent.DispatchRateLimiter;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.BatcherBuilder;
@@ -30,6 +31,7 @@ final class Scene implements AutoCloseable {
     static final String SUBSCRIPTION = "orders";
     private static final String NAMESPACE = "public/default";
     private static final int WAIT_MS = 400;
+    private static final int POLICY_MS = 30_000;
     /** A new active consumer gets nothing for a second (activeConsumerFailoverDelayTimeMillis). */
     private static final int FAILOVER_MS = 1500;
 
@@ -191,11 +193,18 @@ final class Scene implements AutoCloseable {
         worker.start();
     }
 
+    /** Set a dispatch rate, and wait until it is in force. A consumer must have joined. */
     void dispatchRate(int messagesPerSecond) throws Exception {
         rateLimited = true;
         admin.namespaces().setSubscriptionDispatchRate(NAMESPACE, DispatchRate.builder()
                 .dispatchThrottlingRateInMsg(messagesPerSecond).dispatchThrottlingRateInByte(-1).ratePeriodInSecond(1).build());
-        Thread.sleep(700);
+        long until = System.currentTimeMillis() + POLICY_MS;
+        while (!subscription().getDispatcher().getRateLimiter().map(DispatchRateLimiter::isDispatchRateLimitingEnabled).orElse(false)) {
+            if (System.currentTimeMillis() > until) {
+                throw new IllegalStateException("the dispatch rate did not reach the dispatcher");
+            }
+            Thread.sleep(20);
+        }
     }
 
     /** Lose the read that waits for new entries: the cursor forgets it, and the dispatcher still counts on its callback. */

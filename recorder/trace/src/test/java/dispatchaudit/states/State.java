@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import org.apache.pulsar.client.api.Range;
 import org.apache.pulsar.client.api.SubscriptionType;
 
@@ -29,7 +30,7 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
 
     ObjectNode truth() {
         return new ObjectMapper().createObjectNode().put("reason", reason).put("holder", holder).put("type", type.name())
-                .put("settings", config.toString());
+                .put("settings", new TreeMap<>(config).toString());
     }
 
     /** All states that a release can be in. */
@@ -114,8 +115,8 @@ record State(String name, SubscriptionType type, Map<String, Object> config, Str
             scene.publishDelayed(20, 1);
         }));
         all.add(new State("shared-dispatch-rate", type, Map.of(), "dispatch_rate", null, scene -> {
-            scene.dispatchRate(4);
             scene.join("c1", 100);
+            scene.dispatchRate(4);
             scene.publish(200, 20);
             scene.work("c1", 0);
         }));
