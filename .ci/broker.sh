@@ -1,33 +1,47 @@
-# Runs programs of recorder/trace's tests on brokers in process. Sourced by .ci/states and .ci/zoo, which name themselves in $me.
-# Maven brings the brokers. Both functions end the script with 2 if Maven cannot.
+# What the scripts share that run brokers in process: Maven, the broker's classes, the options of its JVM. Sourced by scripts that
+# name themselves in $me and their log in $log. All functions end the script with 2 if Maven cannot do its part.
 
-target=$PWD/recorder/trace/target
-log=$target/$me.log
-
-# Compiles the programs.
-compile_programs() {
-    command -v mvn >/dev/null || {
-        echo "$me: there is no Maven here, so nothing was tried. On Debian or Ubuntu: apt-get install maven." >&2
-        exit 2
-    }
-    mkdir -p "$target"
-    mvn -B -f recorder/trace test-compile >"$log" 2>&1 || {
-        grep -E '^\[ERROR\]' "$log" | head -20 >&2
-        echo "$me: Maven failed; all of its output: $log" >&2
-        exit 2
-    }
-}
-
-# on_broker RELEASE CLASS ARGUMENT...: runs a program with the classes of a release; the broker logs to stderr.
-on_broker() {
-    local classpath=$target/broker-$1.classpath opens
-    mvn -B -f recorder/trace "-Dpulsar.version=$1" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath \
-        -Dmdep.outputFile="$classpath" >>"$log" 2>&1 || {
-        echo "$me: Maven has no broker $1; all of its output: $log" >&3
-        exit 2
-    }
-    opens=$(sed -n '/<broker.opens>/,/<\/broker.opens>/p' recorder/pom.xml | sed 's/<[^>]*>//g')
-    # shellcheck disable=SC2086 # several options
-    java -Xmx1500m -XX:MaxDirectMemorySize=1g $opens -cp "$target/test-classes:$(<"$classpath")" "${@:2}"
-}
 exec 3>&2
+
+need_maven() {
+    command -v mvn >/dev/null && return
+    echo "$me: there is no Maven here, so nothing was tried. On Debian or Ubuntu: apt-get install maven." >&3
+    exit 2
+}
+
+# maven ARGUMENT...: runs it; its output goes to $log.
+maven() {
+    mvn -B "$@" >>"$log" 2>&1 && return
+    grep -E '^\[ERROR\]' "$log" | head -20 >&3
+    echo "$me: Maven failed; all of its output: $log" >&3
+    exit 2
+}
+
+# Options that a broker's JVM needs: the parts of the JDK that it accesses. Only the pom lists them.
+broker_opens() {
+    sed -n '/<broker.opens>/,/<\/broker.opens>/p' recorder/pom.xml | sed 's/<[^>]*>//g' | tr -s ' \n' ' '
+}
+
+# class_path RELEASE FILE: writes the class path of a release's broker, for the programs of recorder/trace.
+class_path() {
+    maven -f recorder/trace "-Dpulsar.version=$1" \
+        org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath "-Dmdep.outputFile=$2"
+}
+
+# compile_programs: compiles the programs of recorder/trace's tests.
+compile_programs() {
+    need_maven
+    target=$PWD/recorder/trace/target
+    log=$target/$me.log
+    mkdir -p "$target"
+    : >"$log"
+    maven -f recorder/trace test-compile
+}
+
+# on_broker RELEASE CLASS ARGUMENT...: runs one of them with the classes of a release; the broker logs to stderr.
+on_broker() {
+    local classpath=$target/broker-$1.classpath
+    class_path "$1" "$classpath"
+    # shellcheck disable=SC2046 # several options
+    java -Xmx1500m -XX:MaxDirectMemorySize=1g $(broker_opens) -cp "$target/test-classes:$(<"$classpath")" "${@:2}"
+}
