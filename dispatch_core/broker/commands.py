@@ -63,8 +63,8 @@ from dispatch_core.broker.pending_acks import let_go, unacked_messages
 from dispatch_core.broker.permits import (
     add_unacked,
     count_flow,
+    count_parked,
     lower_unacked,
-    unblock,
     unblock_before_lowering,
 )
 from dispatch_core.broker.replay_set import add_to_replay, remove_from_replay, remove_up_to
@@ -401,7 +401,8 @@ def lower_for_redelivery(st: State, slot: int, messages: int, everything: bool) 
 def flow_parked(st: State, slot: int, everything: bool) -> Flows:
     """Last part of a redelivery request: count the permits that were parked while the consumer was blocked.
 
-    Until #25589 a request that names entries notifies the dispatcher only where permits were parked.
+    Until #25589 a request that names entries notifies the dispatcher only where permits were parked. A send that blocks the
+    consumer again may have come before: the block stays.
 
     >>> from dispatch_core.broker.state import example_state
     >>> st = example_state()
@@ -412,8 +413,7 @@ def flow_parked(st: State, slot: int, everything: bool) -> Flows:
     >>> int(flows.notices), int(flows.permits), int(st.permits[0])
     (1, 7, 7)
     """
-    parked = st.parked_permits[slot]
-    unblock(st, slot)
+    parked = count_parked(st, slot)
     if everything or parked > 0 or st.s[REDELIVERS_IN_ONE_BATCH] == 1:
         return Flows(1 + WIDE, parked)
     return Flows(WIDE, parked)

@@ -82,11 +82,19 @@ def add_unacked(st: State, slot: int, messages: int) -> None:
 
 
 @compiled
-def unblock(st: State, slot: int) -> None:
-    """Clear the consumer's block and add the permits that were parked meanwhile."""
-    st.blocked[slot] = 0
-    st.permits[slot] += st.parked_permits[slot]
+def count_parked(st: State, slot: int) -> int:
+    """Count the permits that were parked while the consumer was blocked; returns how many (flowConsumerBlockedPermits)."""
+    parked = st.parked_permits[slot]
+    st.permits[slot] += parked
     st.parked_permits[slot] = 0
+    return parked
+
+
+@compiled
+def unblock(st: State, slot: int) -> None:
+    """Clear the consumer's block and count the permits that were parked meanwhile."""
+    st.blocked[slot] = 0
+    count_parked(st, slot)
 
 
 @compiled

@@ -17,7 +17,7 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
     "unblocked_without_parked_permits": edit(
         "a consumer that is unblocked does not get the permits that it granted meanwhile",
         "permits:unblock",
-        "st.permits[slot] += st.parked_permits[slot]",
+        "count_parked(st, slot)",
         "pass",
     ),
     "acked_indexes_cost_permits": edit(
@@ -101,8 +101,8 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
     ),
     "request_does_not_unblock": edit(
         "a redelivery request does not unblock its consumer",
-        "commands:flow_parked",
-        "unblock(st, slot)",
+        "commands:lower_for_redelivery",
+        "st.blocked[slot] = 0",
         "pass",
     ),
     "subscription_unblocks_below_the_limit": edit(

@@ -486,7 +486,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-negative-acks-ch",
         "4.2.4/soak-0002-range-quiet",
     ),
-    "request_does_not_unblock": ("4.2.4/soak-0002-range-quiet",),
+    "request_does_not_unblock": ("4.2.4/soak-21582-classic-shared-quiet", "4.0.0/soak-5376-ch-quiet"),
     "subscription_unblocks_below_the_limit": ("4.0.0/designed-subscription-unacked-classic-range",),
     "larger_look_ahead_limit": ("4.0.0-preview.1/random-0024-range-quiet",),
     "look_ahead_up_to_the_limit": ("4.2.4/designed-zero-permits-lookahead-ch",),

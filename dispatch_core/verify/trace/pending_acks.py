@@ -23,6 +23,7 @@ from dispatch_core.verify.trace.racing import CursorStep, RacingDriver, Window
 
 #: Kinds that a connection's thread writes when the command before is done.
 _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
+_NEXT_OF_A_CONNECTION = frozenset({*_OF_A_CONNECTION, "flow_applied"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,13 @@ def _key(ack: Command) -> tuple[int, int]:
 class ParkedFlow:
     """Last step of a redelivery request: the permits that were parked while the consumer was blocked count.
 
-    The read attempt that the request causes may come before it, as it runs on another thread.
+    The read attempt that the request causes may come before it. ``applied_at``: index of the line that says that they have
+    reached the dispatcher, after they were counted, or -1. In the plain order they do not count before it unless an attempt
+    shows that.
     """
 
     everything: bool
+    applied_at: int
 
 
 class PendingAcksDriver(RacingDriver):
@@ -312,11 +316,21 @@ class PendingAcksDriver(RacingDriver):
         request = self._next_request(holder)
         if request is None:
             return None
-        wanted, pending = request.inputs["positions"], self.core.pending_on(holder)
+        wanted, pending = request.inputs["positions"], self._pending_by_now(holder)
         if wanted is None:
             return pending[0] if pending else None
         still = set(pending)
         return next((entry for entry in wanted if entry in still), None)
+
+    def _pending_by_now(self, consumer: int) -> list[int]:
+        """Return what is pending on a consumer, without what the round under way sends to it by a line to come."""
+        pending = self.core.pending_on(consumer)
+        end = max((window.end for window in self._open), default=self._at)
+        later = [line for _at, line in self._within(end) if line.kind == "sent" and line.consumer == consumer]
+        if not later:
+            return pending
+        sent = {entry for line in later for entry in line.recorded["positions"]}
+        return [entry for entry in pending if entry not in sent]
 
     def _next_request(self, consumer: int) -> Line | None:
         """Return the next redelivery request of a consumer among the lines ahead."""
@@ -347,15 +361,46 @@ class PendingAcksDriver(RacingDriver):
 
     def _finish_later(self, request: Line, lowering: Redelivered) -> None:
         """Note the steps of a redelivery request that follow its line."""
-        steps = (lowering, ParkedFlow(request.inputs["positions"] is None))
+        parked = ParkedFlow(request.inputs["positions"] is None, self._parked_reach_at(who(request)))
+        steps = (lowering, parked)
         late = self.connection(who(request)).late
         late += [Command(request.seq, who(request), "redelivery request", result=step) for step in steps]
+
+    def _parked_reach_at(self, consumer: int) -> int:
+        """Return the index of the line at which a consumer's parked permits reach the dispatcher; -1 = none is known."""
+        parked = self.core.state.parked_permits[self.core.slot(consumer)]
+        for at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.consumer == consumer and line.kind in _NEXT_OF_A_CONNECTION:
+                return at if line.kind == "flow_applied" and line.inputs["permits"] == parked else -1
+        return -1
+
+    def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """See ``RacingDriver``."""
+        for command in self._late_commands():
+            if isinstance(command.result, ParkedFlow):
+                command.step = 0 if self._counts_by_end(command.connection, command.result) else steps
+        return super()._under_way(steps)
+
+    def _counts_by_end(self, consumer: int, flow: ParkedFlow) -> bool:
+        """Check whether parked permits count within the present window: its end, or their own line, shows it."""
+        return flow.applied_at <= self._window_end or self._shown_counted(consumer)
+
+    def _shown_counted(self, consumer: int) -> bool:
+        """Check whether the end of the present attempt shows a consumer with its parked permits counted."""
+        st, slot = self.core.state, self.core.slot(consumer)
+        return self._permits_at_end.get(consumer) == st.permits.item(slot) + st.parked_permits.item(slot)
+
+    def _settle_counted(self) -> None:
+        """Count the parked permits that the end of an attempt, the present line, shows to count."""
+        for command in self._late_commands():
+            if isinstance(command.result, ParkedFlow) and self._shown_counted(command.connection):
+                self._settle(self.connection(command.connection))
 
     def _let_go_for(self, request: Line) -> None:
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
         consumer = who(request)
         wanted = request.inputs["positions"]
-        pending = self.core.pending_on(consumer)
+        pending = self._pending_by_now(consumer)
         for entry in pending if wanted is None else sorted(set(pending) & set(wanted)):
             self._releases.expect([self.core.pending_ack_removed(entry, consumer)], connection=consumer)
             self._removed.setdefault(consumer, []).append(entry)

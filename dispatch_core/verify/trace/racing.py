@@ -135,6 +135,10 @@ class RacingDriver(CursorDriver):
         self._effects = Effects()
         self._closing: Command | None = None  # the dispatcher is closed within the present window
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
+        self._window_end = 0  # index of the last line of the present window
+        self._permits_at_end: dict[
+            int, int
+        ] = {}  # consumer → permits that the end of the present attempt shows
         self._placed: list[Command] = []  # that arrive in the present window, with a place in the plain order
         # Consumer → flows that a window took for counted, and that no line shows to be.
         self._taken: dict[int, list[Command]] = {}
@@ -542,6 +546,8 @@ class RacingDriver(CursorDriver):
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
         self._sent_at = {}
+        self._window_end = window.end
+        self._permits_at_end = {}
         self._closing = None
         logged = 0  # steps of the window that are over, as its lines show
         for at, line in self._within(window.end):
@@ -558,6 +564,9 @@ class RacingDriver(CursorDriver):
                 )
             elif kind in ("read_issued", "replay_read_issued"):
                 logged = steps
+            elif kind == "read_attempt_end" and line.recorded["usable"]:
+                shown = line.recorded["usable"]
+                self._permits_at_end = dict(zip(shown[::4], shown[2::4], strict=False))
         waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)
@@ -659,8 +668,9 @@ class RacingDriver(CursorDriver):
             connection.late = [c for c in connection.late if c in outcome.late]
         for command in self._placed:
             command.applied = command not in outcome.late
-            command.step = 0
         self._placed.clear()
+        for command in chain(*late.values()):
+            command.step = 0
         for consumer, commands in late.items():
             taken = [c for c in commands if c.permits and c.result and c not in outcome.late]
             if taken:

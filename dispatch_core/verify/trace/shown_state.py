@@ -243,6 +243,7 @@ class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
         usable = recorded["usable"]
         if usable is None:
             return
+        self._settle_counted()
         if not self._late_commands() and usable == self._consumers_now():
             self._forget_what_stays()
             self.tally.exact("state")
@@ -434,13 +435,15 @@ class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
                     flowed += command.permits
                 continue
             if isinstance(command.result, ParkedFlow) and command.connection == consumer:
-                flowed, parked = flowed + parked, 0
+                if command.result.applied_at <= self._at:
+                    flowed, parked = flowed + parked, 0
                 continue
             messages, unblocks = self._lowers(command, consumer)
             unacked -= messages
             tested = messages > 0 and st.s[st_.UNBLOCK_TEST] != st_.UNBLOCK_BEFORE and unacked <= limit // 2
-            if blocked and (unblocks or tested):
-                blocked, flowed, parked = False, flowed + parked, 0
+            if blocked and tested:
+                flowed, parked = flowed + parked, 0
+            blocked = blocked and not (unblocks or tested)
         return Counters(flowed, unacked, blocked, average)
 
     def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:

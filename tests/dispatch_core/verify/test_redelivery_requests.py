@@ -12,6 +12,11 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
   entries and not the one that was sent at 249.
 - ``soak-8645-shared-racing``: messages of a batch are acknowledged one by one, 889 to 898, between two sends of a round. So
   the second send does not block consumer 10, as line 1130 shows.
+- ``soak-21582-classic-shared-quiet``: the request of line 903 clears the block of consumer 3. Its parked permits reach the
+  dispatcher at 916, behind a round that has not seen them.
+
+And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
+187 to 198, within a round. What the round sends to its consumer at 199 stays.
 """
 
 from __future__ import annotations
@@ -32,6 +37,9 @@ STAYS, LOWERED, SHOWN, CONTESTED, BETWEEN = (
     RACES / "soak-8645-shared-racing",
     RACES / "soak-12537-classic-shared-racing",
 )
+
+PARKED: Final = RACES / "soak-21582-classic-shared-quiet"
+WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
 
 
 def line_of(trace: list[dict[str, Any]], seq: int) -> dict[str, Any]:
@@ -117,3 +125,23 @@ def test_too_few_acknowledgements_do_not_avoid_a_block(tmp_path: Path) -> None:
     for _ in range(4):
         trace = moved(trace, 895, 901)
     assert divergent(CONTESTED, trace, tmp_path)
+
+
+@pytest.mark.parametrize("folder", [PARKED, WITHIN], ids=lambda folder: folder.name)
+def test_nothing_is_open_where_lines_show_the_order(folder: Path) -> None:
+    tally = t.verified(folder).tally
+    assert tally.total("exact") == tally.total("decisions") > 700
+
+
+def test_parked_permits_that_have_reached_the_dispatcher_count(tmp_path: Path) -> None:
+    """Their line is moved in front of the round."""
+    found = divergent(PARKED, moved(t.raw(PARKED), 916, 907), tmp_path)
+    assert "consumer 3: 9" in {finding.expected for finding in found}
+
+
+def test_a_request_does_not_take_what_is_sent_later(tmp_path: Path) -> None:
+    """The first removal names an entry that the round sends at 199."""
+    trace = t.raw(WITHIN)
+    line_of(trace, 187)["positions"] = ["68:0"]
+    found = divergent(WITHIN, trace, tmp_path)
+    assert (187, "pending ack removed: [68:49] (1)") in {(finding.seq, finding.expected) for finding in found}
