@@ -184,6 +184,7 @@ class MultipleConsumersDispatcher(ABC):
         # Slots whose connections are known to have broken, and those that are not active any more; only Shared asks.
         self._broken: frozenset[int] = frozenset()
         self._inactive: frozenset[int] = frozenset()
+        self._unusable_permits: dict[int, int] = {}  # slot → see ``connection_broke``
         self._ledger_start: Callable[[int], int] = _in_one_ledger
         #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
         self.trimmed: list[Released] = []
@@ -574,7 +575,11 @@ class MultipleConsumersDispatcher(ABC):
         return bool(self._plan[0] == read_loop.UNDECIDED)
 
     def _plan_size(self) -> None:
+        """Plan the size of a read; if all connections are broken it asks for one entry (isConsumerWritable)."""
         read_loop.plan_size(self.state, self._plan, self._attempts)
+        undecided = self._plan[0] == read_loop.UNDECIDED
+        if self._broken and undecided and self._broken.issuperset(self._connected_slots()):
+            self._plan[1] = 1
 
     def _plan_replay(self) -> None:
         read_loop.plan_replay(self.state, self._plan, self._attempts)
@@ -679,6 +684,24 @@ class MultipleConsumersDispatcher(ABC):
         """
         self.state.s[st_.CLOSED] = 1
 
+    def connection_broke(self, consumer: int, *, inactive: bool) -> None:
+        """Take a connection that has broken, before its consumer is removed: it is not writable, and soon not active either.
+
+        If no connection is writable, a read asks for one entry (isConsumerWritable). A consumer whose connection is not
+        active, either (``inactive``), has no permits until ``connections_return`` (getAvailablePermits, since 4.0.0).
+        """
+        slot = self.slot(consumer)
+        self._broken |= {slot}
+        if inactive:
+            self._unusable_permits[slot] = self._unusable_permits.get(slot, 0) + int(self.state.permits[slot])
+            self.state.permits[slot] = 0
+
+    def connections_return(self) -> None:
+        """Give consumers whose connections are not active their permits back: lines show them until they are removed."""
+        for slot, count in self._unusable_permits.items():
+            self.state.permits[slot] += count
+        self._unusable_permits = {}
+
     # --- copies ----------------------------------------------------------------------------------------------
 
     def save(self, *, membership: bool = False) -> Saved:
@@ -702,6 +725,7 @@ class MultipleConsumersDispatcher(ABC):
         self._round_robin_index = saved.round_robin_index
         self._broken = saved.broken
         self._inactive = saved.inactive
+        self._unusable_permits = {}
         self._several = saved.several.copy()
 
     # --- queries ---------------------------------------------------------------------------------------------

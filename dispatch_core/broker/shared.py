@@ -122,20 +122,14 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     # --- reads -----------------------------------------------------------------------------------------------
 
     def _plan_size(self) -> None:
-        """Plan the size of a read: broken connections are passed over (4.x), and if all are broken it asks for one entry.
-
-        Source: getFirstAvailableConsumerPermits, isConsumerWritable.
-        """
-        st, plan = self.state, self._plan
-        if not self._broken:
+        """Plan the size of a read: inactive connections are passed over (4.x; getFirstAvailableConsumerPermits)."""
+        if not self._inactive:
             super()._plan_size()
             return
-        blocked = st.blocked.copy()
-        st.blocked[list(self._inactive)] = 1
+        blocked = self.state.blocked.copy()
+        self.state.blocked[list(self._inactive)] = 1
         super()._plan_size()
-        st.blocked[:] = blocked
-        if plan[0] == read_loop.UNDECIDED and self._broken.issuperset(self._connected_slots()):
-            plan[1] = 1
+        self.state.blocked[:] = blocked
 
     def _plan_normal(self) -> None:
         read_loop_classic.plan_normal(self.state, self._plan)

@@ -75,7 +75,7 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
     "shared_reads_for_inactive_connections": edit(
         "a read is attempted for a consumer whose connection is not active any more",
         f"{_DISPATCHER}._plan_size",
-        "st.blocked[list(self._inactive)] = 1",
+        "self.state.blocked[list(self._inactive)] = 1",
         "pass",
     ),
     "shared_fills_what_is_not_writable": edit(

@@ -42,6 +42,7 @@ class KeySharedVerifier(MultipleConsumersVerifier):
 
     core: KeySharedDispatcher
     dispatcher: ClassVar[type[KeySharedDispatcher]] = KeySharedDispatcher
+    breaks: ClassVar[tuple[bool, ...]] = (False, True)
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)

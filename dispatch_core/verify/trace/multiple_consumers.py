@@ -35,6 +35,7 @@ from dispatch_core.verify.trace.races import Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
+from dispatch_core.verify.trace.shown_positions import HELD_UP_US
 from dispatch_core.verify.trace.shown_state import ShownStateDriver
 
 #: A closed dispatcher disconnects all its consumers within this time, microseconds.
@@ -49,6 +50,9 @@ _OF_A_DISPATCHER_IN_USE: Final = (
 )
 #: Lines that it does not write after that.
 _OF_AN_OPEN_DISPATCHER: Final = frozenset({"consumer_added", "read_issued", "replay_read_issued"})
+#: Pseudo connections of breaks count down from here.
+_BROKEN: Final = -(1 << 41)
+_REMOVAL: Final = frozenset({"consumer_removing"})
 _USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
 
@@ -72,6 +76,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._reads = ReadsUnderWay()
         # No line between the present one and this one is of a dispatcher in use, or removes a consumer.
         self._use_or_removal_at = 0
+        self._removal_at = 0  # no line between the present one and this one begins a removal
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -111,6 +116,30 @@ class MultipleConsumersVerifier(ShownStateDriver):
 
     def _read_moved_on(self) -> None:
         """Take note that a read in flight has moved the read position already; nothing depends on it, here."""
+
+    # --- connections that break ----------------------------------------------------------------------------------
+
+    def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
+        """See ``RacingDriver``. A connection may have broken already if its consumer is removed soon, without a command."""
+        waiting, late = super()._under_way(steps)
+        for consumer in self.core.connected() if self._removal_comes_soon() else ():
+            removal = self._removal_ahead(consumer)
+            if removal is not None:
+                what = f"the end of the connection of consumer {consumer}"
+                for inactive in self.breaks:
+                    command = Command(removal.seq, consumer, what, breaks=True, inactive=inactive)
+                    waiting[_BROKEN - 2 * consumer - inactive] = [command]
+        return waiting, late
+
+    def _removal_comes_soon(self) -> bool:
+        """Check whether any consumer is removed soon."""
+        stop = self._lines.horizon(self._at)
+        self._removal_at = self._lines.first_of(_REMOVAL, max(self._at + 1, self._removal_at), stop)
+        return self._removal_at < stop and self._lines[self._removal_at].t_us - self._line.t_us <= HELD_UP_US
+
+    def break_connection(self, command: Command) -> None:
+        """See ``RacingDriver``."""
+        self.core.connection_broke(command.connection, inactive=command.inactive)
 
     # --- reads ---------------------------------------------------------------------------------------------------
 

@@ -659,6 +659,7 @@ class RacingDriver(CursorDriver):
                 self._contested[consumer] = Command(acks[0].seq, consumer, what, unblocks=consumer)
 
     def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        self.core.connections_return()
         for command, result in self._effects.results:
             command.result = result
         for command in outcome.early:

@@ -7,7 +7,7 @@ PIP-282).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
@@ -15,7 +15,12 @@ from dispatch_core.verify.trace.key_shared import KeySharedVerifier
 
 
 class RecentlyJoinedVerifier(KeySharedVerifier):
-    """State of one verification, as for 4.x, with the steps of a removal under a rule of recently joined consumers."""
+    """State of one verification, as for 4.x, with the steps of a removal under a rule of recently joined consumers.
+
+    These releases count the permits of a consumer whose connection has broken (getAvailablePermits).
+    """
+
+    breaks: ClassVar[tuple[bool, ...]] = (False,)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -36,16 +36,13 @@ from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerif
 from dispatch_core.verify.trace.races import Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION
 from dispatch_core.verify.trace.shown_state import Charge, Counters
 from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
-#: Pseudo connections of breaks count down from here.
-_BROKEN: Final = -(1 << 41)
 #: Pseudo connection of the reset of the cursor.
 _RESET: Final = -(1 << 44)
 #: Kinds that threads of clients and of the cursor write.
-_REMOVAL: Final = frozenset({"consumer_removing"})
 _OF_OTHER_THREADS: Final = frozenset({"ack", "flow", "flow_counted", "mark_delete", "pending_ack_removed"})
 
 
@@ -64,6 +61,7 @@ class SharedVerifier(MultipleConsumersVerifier):
     core: SharedDispatcher
     dispatcher: ClassVar[Callable[..., SharedDispatcher]] = SharedDispatcher
     steps_of_send: ClassVar[int] = STEPS_OF_TURN
+    breaks: ClassVar[tuple[bool, ...]] = (False, True)
     removals_class: ClassVar[str] = "state"
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
@@ -71,7 +69,6 @@ class SharedVerifier(MultipleConsumersVerifier):
         self._removed_consumers: dict[int, _Left] = {}
         self._cursor_closed = False  # acknowledgements do not reach it any more
         self._reset_from: tuple[int, int] | None = None  # seq of the last reset, and mark-delete before it
-        self._removal_at = 0  # no line between the present one and this one begins a removal
 
     def _hashes_of(self, messages: pa.Table, profile: Profile) -> npt.NDArray[np.int64]:
         """See ``MultipleConsumersVerifier``. Since PIP-379 (#23352) Shared computes no hash: it is 0."""
@@ -222,15 +219,8 @@ class SharedVerifier(MultipleConsumersVerifier):
         return command.earliest if command.earliest < steps - 1 and self._sent_at else steps
 
     def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
-        """See ``RacingDriver``. A connection may have broken already if its consumer is removed soon, without a command."""
+        """See ``RacingDriver``."""
         waiting, late = super()._under_way(steps)
-        for consumer in self.core.connected() if self._removal_comes_soon() else ():
-            removal = self._removal_ahead(consumer)
-            if removal is not None:
-                what = f"the end of the connection of consumer {consumer}"
-                for inactive in (False, True):
-                    command = Command(removal.seq, consumer, what, breaks=True, inactive=inactive)
-                    waiting[_BROKEN - 2 * consumer - inactive] = [command]
         if self._reset_from is not None and not self.core.connected():
             seq, mark_delete = self._reset_from
             waiting[_RESET] = [Command(seq, _RESET, "the reset", resets_from=mark_delete)]
@@ -245,16 +235,6 @@ class SharedVerifier(MultipleConsumersVerifier):
         """See ``RacingDriver``."""
         assert command.resets_from is not None, "a reset knows where mark-delete was"
         self.core.reset_later(command.resets_from)
-
-    def _removal_comes_soon(self) -> bool:
-        """Check whether any consumer is removed soon."""
-        stop = self._lines.horizon(self._at)
-        self._removal_at = self._lines.first_of(_REMOVAL, max(self._at + 1, self._removal_at), stop)
-        return self._removal_at < stop and self._lines[self._removal_at].t_us - self._line.t_us <= HELD_UP_US
-
-    def break_connection(self, command: Command) -> None:
-        """See ``RacingDriver``."""
-        self.core.connection_broke(command.connection, inactive=command.inactive)
 
     def _differing_round(
         self, outcome: Round, entries: Sequence[int], recorded: Recorded

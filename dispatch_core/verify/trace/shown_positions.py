@@ -210,7 +210,9 @@ class PositionsDriver(CursorDriver):
         shown = line.recorded["read_position"]
         if rewound and shown is not None and (self._reached or not line.inputs["positions"]):
             expected = self._reached[-1] if self._reached else self._end_of_empty
-            self._settle_position("read_position", expected, self._read_from(shown), None)
+            at = self._read_from(shown)
+            racing = None if at == expected else self._moved_by_another_read(at)
+            self._settle_position("read_position", expected, at, racing)
             return
         if self._asked_for_one and shown is not None:
             self._settle_first_read(line.seq, self._read_from(shown))
@@ -460,6 +462,10 @@ class PositionsDriver(CursorDriver):
                 racing = self._moved_by_read(at)
                 racing = self._mark_delete_racing(line, at - 1) if racing is None else racing
             self._settle_position("read_position", expected + 1, at, racing)
+
+    def _moved_by_another_read(self, _position: int) -> int | None:
+        """Return the line of a read or rewind that overlaps the end of a read, and left the read position there."""
+        return None
 
     def _moved_by_read(self, _position: int) -> int | None:
         """Return the line of a read in flight that may have moved the read position there since a rewind; ``None`` = none.

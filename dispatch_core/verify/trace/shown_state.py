@@ -100,6 +100,8 @@ class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
     section_kinds: ClassVar[frozenset[str]] = _UNDER_THE_LOCK
+    #: Ways in which a connection that breaks matters before its consumer is removed: whether it is inactive, too.
+    breaks: ClassVar[tuple[bool, ...]] = ()
 
     def __init__(self, entries: Entries, facts: TraceFacts, profile: Profile, *, tracked: bool) -> None:
         super().__init__(entries, facts, tracked=tracked)
@@ -376,9 +378,9 @@ class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
     def _without_connection(self, consumer: int, found: list[Counters]) -> list[Counters]:
         """Return the values of a consumer whose connection has broken: it has no usable permits until it is removed.
 
-        Source: Consumer.getAvailablePermits, ServerCnx.isActive.
+        Source: PersistentStickyKeyDispatcherMultipleConsumers.getAvailablePermits, ServerCnx.isActive.
         """
-        removal = self._removal_ahead(consumer)
+        removal = self._removal_ahead(consumer) if True in self.breaks else None
         if removal is None:
             return []
         return [c._replace(connected=False, racing=removal.seq) for c in found]

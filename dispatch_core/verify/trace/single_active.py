@@ -457,17 +457,23 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         found = super()._read_position_racing(line, recorded, mark_delete)
         if found is not None:
             return found
-        if self._rewound is not None and recorded in self._rewound.positions:
-            return self._rewound.seq
+        overlapping = self._moved_by_another_read(recorded)
+        if overlapping is not None:
+            return overlapping
         if self._rewinds and recorded == self._before_rewind[1]:
             return self._before_rewind[0]
         if self._moving is not None and recorded == self._moving[1] + 1:
             return self._moving[0]
-        moved = self._moved_by_read(recorded)
-        if moved is not None or not self._issued_at:
-            return moved
+        if not self._issued_at:
+            return None
         ahead = recorded > self._plain_positions(line.seq)[0]
         return self._issued_at[0] if ahead and len(self._ends_of_reads()) < len(self._issued_at) else None
+
+    def _moved_by_another_read(self, position: int) -> int | None:
+        """See ``PositionsDriver``."""
+        if self._rewound is not None and position in self._rewound.positions:
+            return self._rewound.seq
+        return self._moved_by_read(position)
 
     def _moved_by_read(self, position: int) -> int | None:
         """See ``PositionsDriver``. Several reads may be in flight: a rewind does not cancel one that does not wait."""

@@ -5,6 +5,8 @@ Recordings of 4.0.0 (tests/data/races), where the end of any read lets the dispa
 - ``soak-5324-failover-quiet``: the read of line 74 waits for entries, and those of 81, 99, 109 and 129 end before it. That
   of 87 fails, because one read waits already: line 88 shows that none is pending. Line 135 is the end of the first.
 - ``soak-5317-failover-racing``: the reads of 117 and 122 end at 124 and 128, and the first one moved the position last.
+- ``soak-30121-failover-ring-racing``: the read of 30 ends at 56, after the active consumer has changed. It has moved the
+  position before: line 48, of another read, shows that. The rewind of 49 is behind it.
 - ``soak-5401-failover-racing``: a reset disconnects consumer 5. It stays active, and gets entries after its removal.
 - ``soak-5373-second-failover-ring-racing``: consumer 2 is removed at 48, and the read before asks for one entry.
 - ``soak-5393-second-range-racing``: a read for one entry goes over two acknowledged ones first.
@@ -47,6 +49,7 @@ def divergent(result: Verification) -> set[int]:
     [
         ("soak-5324-failover-quiet", set()),
         ("soak-5317-failover-racing", {128, 129, 136, 143}),
+        ("soak-30121-failover-ring-racing", {25, 26, 30, 35, 44, 48, 56}),
         ("soak-5373-second-failover-ring-racing", {43}),
         ("soak-5393-second-range-racing", {28, 44, 53, 54, 69}),
         ("soak-5435-failover-racing", {515, 516}),
@@ -159,4 +162,12 @@ def test_a_move_under_way_shows_its_beginning_or_its_end(
     tmp_path: Path, seq: int, field: str, shown: str
 ) -> None:
     result = changed("soak-5711-first-failover-ring-racing", tmp_path, seq, **{field: shown})
+    assert seq in divergent(result)
+
+
+@pytest.mark.parametrize(("seq", "position"), [(48, "205:60"), (56, "205:101")])
+def test_a_dropped_read_shows_no_position_that_no_read_reached(
+    seq: int, position: str, tmp_path: Path
+) -> None:
+    result = changed("soak-30121-failover-ring-racing", tmp_path, seq, read_position=position)
     assert seq in divergent(result)
