@@ -327,17 +327,27 @@ class PlainHunter(AnyHunter):
         super().__init__(pass_over)
         self.profile = profile
         self.keys = KEYS
-        self.played = self.steps = 0
+        self._played = self._steps = 0
         self._wanted = frozenset(wanted)
         self._random = random.Random(seed)  # noqa: S311 - no secret
         kinds = (s_.REPLAY, s_.RETRY) if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else ()
         self._choices = [step for step in s_.all_steps(keys=1) if s_.kind_of(step) not in kinds]
         self._cause = ""
 
+    @property
+    def played(self) -> int:
+        """Random schedules played so far."""
+        return self._played
+
+    @property
+    def steps(self) -> int:
+        """Steps of the schedules played so far."""
+        return self._steps
+
     def play(self, steps: Sequence[int]) -> Find | None:
         """See ``AnyHunter.play``."""
         player = player_of(self.profile, steps)
-        self.steps += len(steps)
+        self._steps += len(steps)
         if player.broken is None:
             player.settle()
             player.check()
@@ -352,10 +362,10 @@ class PlainHunter(AnyHunter):
 
     def random(self) -> Find | None:
         """Play random schedules until one breaks a promise that is wanted; ``None`` after ``AT_ONCE`` that do not."""
-        for _ in range(AT_ONCE):
+        for _ in range(self._room(AT_ONCE)):
             length = self._random.randint(SHORTEST, LONGEST)
             find = self.play(self._random.choices(self._choices, k=length))
-            self.played += 1
+            self._played += 1
             if find is None or find.name not in self._wanted:
                 continue
             if not self._is_passed_over(find):

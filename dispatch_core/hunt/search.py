@@ -165,9 +165,31 @@ def play_random(
 class AnyHunter(ABC):
     """A hunter that plays and shrinks schedules. ``pass_over``: causes that are known."""
 
+    keys: tuple[str, ...]
+
     def __init__(self, pass_over: Collection[str]) -> None:
         self._pass_over = frozenset(pass_over)
         self.passed_over: Counter[str] = Counter()
+        #: Random schedules that are played at most; ``None`` = no limit.
+        self.limit: int | None = None
+
+    @property
+    @abstractmethod
+    def played(self) -> int:
+        """Random schedules played so far."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Steps taken so far."""
+
+    @abstractmethod
+    def random(self) -> Find | None:
+        """Play random schedules until one breaks a promise; ``None`` after some that do not."""
+
+    def _room(self, at_once: int) -> int:
+        """Return how many schedules may be played at once."""
+        return at_once if self.limit is None else min(at_once, self.limit - self.played)
 
     @abstractmethod
     def play(self, steps: Sequence[int]) -> Find | None:
@@ -265,7 +287,7 @@ class Hunter(AnyHunter):
         self._steps = np.zeros(LONGEST + 1, np.int64)
         self.report = np.zeros(N_REPORTED, np.int64)
         self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
-        self.report[CHUNK] = at_once
+        self._at_once = at_once
         self._sketch = distinct.new_sketch(0) if sketch is None else sketch
         self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
 
@@ -288,6 +310,7 @@ class Hunter(AnyHunter):
         for _ in range(MOST_PASSED_OVER):
             came_to = ASKS_SELECTOR
             while came_to == ASKS_SELECTOR:
+                self.report[CHUNK] = self._room(self._at_once)
                 with np.errstate(over="ignore"):  # of the random numbers, where it runs interpreted
                     came_to = play_random(
                         a.state,
