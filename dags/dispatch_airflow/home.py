@@ -135,6 +135,11 @@ class Home:
         return self.place / "what-if"
 
     @property
+    def hunts(self) -> Location:
+        """Hunts of releases, one folder per run of ``dispatch_hunt``."""
+        return self.place / "hunts"
+
+    @property
     def alerts(self) -> Location:
         """Every alert that was raised, one JSON file each, by interval."""
         return self.place / "alerts"

@@ -17,6 +17,7 @@ _KEPT = {
     "keep_snapshots_days": "snapshots",
     "keep_pages_days": "pages",
     "keep_what_if_days": "what_if",
+    "keep_hunts_days": "hunts",
     "keep_alerts_days": "alerts",
     "keep_versions_days": "unreachable",
 }

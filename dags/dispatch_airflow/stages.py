@@ -115,6 +115,11 @@ def what_if(arguments: Sequence[str], home: Home) -> dict[str, Any]:
     return _stage("what_if", [*_warehouse(home), *policy, *arguments], spark=True, name="what-if")
 
 
+def hunt(arguments: Sequence[str]) -> dict[str, Any]:
+    """Hunt releases and compare them; ``arguments`` are those of ``spark_jobs.hunt``."""
+    return _stage("hunt", arguments, spark=True)
+
+
 def _interval(chosen: Mapping[str, str]) -> list[str]:
     return ["--interval-start", chosen["interval_start"], "--interval-end", chosen["interval_end"]]
 

@@ -1,4 +1,4 @@
-"""Write the index page of the zoo: ``python -m dispatch_core.cli.zoo docs/zoo``.
+"""Write the index page of the zoo, and the package's copy of it: ``python -m dispatch_core.cli.zoo docs/zoo``.
 
 With ``--verdicts`` the files of the exhibits get the verdicts that the rules of each release give: look at what changes.
 """
@@ -14,13 +14,18 @@ from pathlib import Path
 from dispatch_core.hunt import zoo
 
 
+def texts_in(folder: Path) -> dict[str, str]:
+    """Read the files of a folder's exhibits, by name."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.toml"))}
+
+
 def exhibits_in(folder: Path) -> list[zoo.Exhibit]:
-    """Read the exhibits of a folder, by name."""
-    return [zoo.parse(path.stem, path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))]
+    """Return the exhibits of a folder, by name."""
+    return [zoo.parse(name, text) for name, text in texts_in(folder).items()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, and with ``--verdicts`` the exhibits."""
+    """Write the page and the copy, and with ``--verdicts`` the exhibits."""
     parser = argparse.ArgumentParser(prog="python -m dispatch_core.cli.zoo", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--verdicts", action="store_true", help="play each exhibit on each release")
@@ -39,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = zoo.text_of_exhibit(exhibits[at])
             (options.folder / f"{exhibit.name}.toml").write_text(text, encoding="utf-8")
     (options.folder / "README.md").write_text(zoo.page(exhibits), encoding="utf-8")
+    copy = Path(zoo.__file__).parent / zoo.COPY
+    copy.write_text(zoo.copy_of(texts_in(options.folder)), encoding="utf-8")
     return 0
 
 

@@ -22,6 +22,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, Final
 
 from dispatch_core.broker.profiles import Profile, first_releases, known_releases, resolve
@@ -43,6 +44,8 @@ RELEASES: Final = (
     PREVIEW_PIP_282,
     *(text_of(version) for version in _RELEASES if version >= (4, 0, 0)),
 )
+#: The copy of all exhibits, beside this file: the wheel has no documents.
+COPY: Final = "exhibits.json"
 _TO: Final = " to "
 
 
@@ -93,7 +96,14 @@ class Exhibit:
 def parse(name: str, text: str) -> Exhibit:
     """Read an exhibit; raises ``DispatchAuditError`` for what is missing, misspelt or no step."""
     try:
-        fields: dict[str, Any] = tomllib.loads(text)
+        return of_fields(name, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise DispatchAuditError(f"{name}: {error}") from error
+
+
+def of_fields(name: str, fields: Mapping[str, Any]) -> Exhibit:
+    """Make an exhibit of the fields of its file; raises as ``parse`` does."""
+    try:
         exhibit = Exhibit(
             name=name,
             title=fields["title"],
@@ -107,7 +117,7 @@ def parse(name: str, text: str) -> Exhibit:
             steps=tuple(schedule.parse(step) for step in fields["steps"]),
             verdicts={verdict: tuple(ranges) for verdict, ranges in fields["verdicts"].items()},
         )
-    except (tomllib.TOMLDecodeError, KeyError) as error:
+    except KeyError as error:
         raise DispatchAuditError(f"{name}: {error}") from error
     if exhibit.kind not in KINDS:
         raise DispatchAuditError(f"{name}: kind {exhibit.kind!r} is none of {', '.join(KINDS)}")
@@ -117,6 +127,18 @@ def parse(name: str, text: str) -> Exhibit:
             raise DispatchAuditError(f"{name}: {verdict!r} is no promise and cause")
     exhibit.expected  # noqa: B018 - raises for a range that is none
     return exhibit
+
+
+def exhibits() -> tuple[Exhibit, ...]:
+    """Return all exhibits, by name: those of ``docs/zoo``, of which the package has a copy."""
+    text = (resources.files(__package__) / COPY).read_text(encoding="utf-8")
+    return tuple(of_fields(name, fields) for name, fields in json.loads(text).items())
+
+
+def copy_of(texts: Mapping[str, str]) -> str:
+    """Return the copy that the package has of the exhibits' files: name → text."""
+    fields = {name: tomllib.loads(text) for name, text in sorted(texts.items())}
+    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
 def releases_of(text: str) -> list[str]:
@@ -239,7 +261,7 @@ Each row is a file: a fault (a release mends it), a hole (none does) or a limit 
 that shows it, in the words of [hunt](../hunt.md), and the verdict that every known release must get. Found by
 `dispatch-audit hunt` and shrunk until no step can be left out; `tests/dispatch_core/hunt/test_zoo.py` plays every file on
 every release. `dispatch-audit hunt --broker-version V --play docs/zoo/*.toml` plays them on one. A new exhibit: its file
-here, then `python -m dispatch_core.cli.zoo docs/zoo` writes this page.
+here, then `python -m dispatch_core.cli.zoo docs/zoo` writes this page and the package's copy of all files.
 
 | what | links | breaks | steps | in | mended in |
 |---|---|---|---|---|---|"""

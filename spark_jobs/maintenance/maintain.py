@@ -161,6 +161,7 @@ def retain(
         ("reports", _pages(root / "reports"), keep.pages),
         ("data-docs", _pages(root / "data-docs"), keep.pages),
         ("what-if", _pages(root / "what-if"), keep.what_if),
+        ("hunts", _hunts(root / "hunts"), keep.hunts),
         ("alerts", _alerts(root / "alerts"), keep.alerts),
     ):
         for folder in expired_pages(pages, now, days):
@@ -230,6 +231,14 @@ def _pages(folder: Location) -> Iterator[Pages]:
         for page in child.children():
             if page.location.name == "index.html":
                 yield Pages(child, page.written)
+
+
+def _hunts(folder: Location) -> Iterator[Pages]:
+    """Yield the folders of hunts, also of those that were killed, each with the time of its newest file."""
+    for child in folder.folders():
+        written = max((stored.written for stored in child.files()), default=None)
+        if written is not None:
+            yield Pages(child, written)
 
 
 def _alerts(folder: Location) -> Iterator[Pages]:

@@ -8,7 +8,8 @@ are not computed again. The following is removed when it was last written more t
 
 * large results that can be made again: the rows of ``REMADE_TABLES`` of an interval;
 * snapshots, from which replays go on; without one a log is replayed from an earlier one, or from its beginning;
-* pages: reports with the scripts they share, Data Docs, what-if comparisons; files of alerts, if a number of days is given;
+* pages: reports with the scripts they share, Data Docs, what-if comparisons, hunts; files of alerts, if a number of days is
+  given;
 * what no reader can reach: earlier versions of tables and files of writers that died (Delta's VACUUM), landed files that the
   catalogue does not name any more, staged files of runs that ended long ago.
 
@@ -53,8 +54,8 @@ class Retention:
     """Number of days for which files are kept; ``None`` = for ever.
 
     ``logs``: of intervals that ended before; ``results``: rows of ``REMADE_TABLES``; ``snapshots``: of an interval;
-    ``pages``: reports and Data Docs; ``what_if``: comparisons; ``alerts``: their files; ``unreachable``: earlier versions
-    of tables, files of writers that died, landed files that were replaced.
+    ``pages``: reports and Data Docs; ``what_if``: comparisons; ``hunts``: of releases; ``alerts``: their files;
+    ``unreachable``: earlier versions of tables, files of writers that died, landed files that were replaced.
     """
 
     logs: int | None = None
@@ -62,6 +63,7 @@ class Retention:
     snapshots: int | None = 30
     pages: int | None = 365
     what_if: int | None = 90
+    hunts: int | None = 365
     alerts: int | None = None
     unreachable: int | None = 30
 

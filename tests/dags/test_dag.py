@@ -28,6 +28,7 @@ NAMES = (
     "dispatch_audit_alerts",
     "dispatch_audit_maintenance",
     "dispatch_audit_watch",
+    "dispatch_hunt",
     "dispatch_what_if",
 )
 
@@ -176,8 +177,9 @@ def test_schedule_gives_real_data_intervals_one_run_at_a_time(dag):
 
 
 @pytest.mark.airflow
-def test_what_if_is_started_by_hand_only_and_maintenance_weekly():
+def test_what_if_and_hunts_are_started_by_hand_only_and_maintenance_weekly():
     assert made("dispatch_what_if").schedule is None
+    assert made("dispatch_hunt").schedule is None
     maintenance = made("dispatch_audit_maintenance")
     assert maintenance.catchup is False
     assert maintenance.timetable.expression == "0 3 * * 0"
@@ -231,6 +233,14 @@ def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
         ("dispatch_what_if", "seeds", 0),
         ("dispatch_what_if", "namespace", 7),
         ("dispatch_what_if", "subscriptions", ""),
+        ("dispatch_hunt", "releases", []),
+        ("dispatch_hunt", "releases", ["newest"]),
+        ("dispatch_hunt", "subscription_type", "Exclusive"),
+        ("dispatch_hunt", "promises", ["peace"]),
+        ("dispatch_hunt", "also", "races"),
+        ("dispatch_hunt", "schedules", 0),
+        ("dispatch_hunt", "seeds", 1_001),
+        ("dispatch_hunt", "tasks", 2.5),
         ("dispatch_audit_maintenance", "keep_pages_days", 1),
         ("dispatch_audit_maintenance", "keep_versions_days", "month"),
         ("dispatch_audit_maintenance", "dry_run", None),
@@ -269,6 +279,25 @@ def test_every_rule_that_the_form_offers_is_understood():
     assert param.schema["examples"] == list(RULES) == list(param.schema["values_display"])
     param.resolve(list(RULES))
     assert len(request(list(RULES)).rules) == len(RULES) - 1, "matrix depends on the log"
+
+
+@pytest.mark.airflow
+def test_every_release_that_the_form_of_a_hunt_offers_is_known():
+    from dispatch_airflow.dags.dispatch_hunt import RELEASES
+    from dispatch_core.hunt.zoo import RELEASES as KNOWN
+
+    param = made("dispatch_hunt").params.get_param("releases")
+    assert param.schema["examples"] == list(RELEASES)
+    param.resolve(list(RELEASES))
+    assert set(RELEASES) <= set(KNOWN)
+    assert KNOWN[-1] in RELEASES, "the newest"
+
+
+@pytest.mark.airflow
+def test_a_hunt_is_tried_again_and_its_conclusion_is_not():
+    hunt = made("dispatch_hunt")
+    assert hunt.get_task("hunt").downstream_task_ids == {"conclude"}
+    assert {task.task_id: task.retries for task in hunt.tasks} == {"check": 0, "hunt": 2, "conclude": 0}
 
 
 @pytest.mark.airflow
@@ -433,7 +462,7 @@ def test_alerts_that_wait_are_sent_without_anybody_switching_the_dag_on(dag):
 def test_the_links_of_a_run_are_on_its_tasks(dag):
     links = {
         task.task_id: [link.name for link in task.operator_extra_links]
-        for task in (*dag.tasks, *made("dispatch_what_if").tasks)
+        for task in (*dag.tasks, *made("dispatch_what_if").tasks, *made("dispatch_hunt").tasks)
         if task.operator_extra_links
     }
     assert links == {
@@ -441,6 +470,7 @@ def test_the_links_of_a_run_are_on_its_tasks(dag):
         "report": ["Reports"],
         "alert": ["Reports", "Data Docs"],
         "compare": ["What-if comparison"],
+        "hunt": ["Hunt"],
     }
 
 

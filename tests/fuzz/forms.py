@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
-from dispatch_airflow import maintenance_steps, steps, what_if_steps
+from dispatch_airflow import hunt_steps, maintenance_steps, steps, what_if_steps
 from dispatch_airflow.home import Home
 from dispatch_airflow.sources import is_namespace
 from dispatch_core.errors import DispatchAuditError
@@ -160,6 +160,33 @@ def what_if(rng: Random) -> Made:
     return _shown(form), check
 
 
+def hunt(rng: Random) -> Made:
+    """Make a form of a hunt; each typed text must stay one argument of the started process."""
+    form = {
+        "releases": [_text(rng) if rng.random() < 0.3 else "4.2.4" for _ in range(rng.randrange(3))],
+        "subscription_type": _text(rng) if rng.random() < 0.1 else "Key_Shared",
+        "settings": None if rng.random() < 0.5 else "\n".join(_text(rng) for _ in range(rng.randrange(3))),
+        "promises": ["stuck"] if rng.random() < 0.8 else [_text(rng)],
+        "also": [] if rng.random() < 0.8 else [_text(rng)],
+        "pass_over": [] if rng.random() < 0.8 else [_text(rng)],
+        "schedules": rng.choice(_VALUES) if rng.random() < 0.2 else 1000,
+        "seeds": rng.choice(_VALUES) if rng.random() < 0.2 else 3,
+        "first_seed": rng.choice(_VALUES) if rng.random() < 0.2 else 0,
+    }
+
+    def check() -> int:
+        checked = _taken(lambda: hunt_steps.check(form))
+        if checked is None:
+            return 1
+        json.dumps(checked)
+        names = ("--release=", "--promise=", "--also=", "--pass-over=", "--set=")
+        typed = checked["arguments"][12:]
+        assert all(argument.startswith(names) for argument in typed), typed
+        return 1
+
+    return _shown(form), check
+
+
 def maintenance(rng: Random) -> Made:
     """Make a form of maintenance: days to keep."""
     names = ("keep_results_days", "keep_pages_days", "keep_what_if_days", "keep_versions_days")
@@ -245,6 +272,7 @@ def _shown(form: Mapping[str, Any]) -> bytes:
 
 READERS: Final[dict[str, Callable[[Random], Made]]] = {
     "form_backfill": backfill,
+    "form_hunt": hunt,
     "form_what_if": what_if,
     "form_maintenance": maintenance,
     "overrides": overrides,

@@ -36,6 +36,7 @@ DAGS = [
     "dispatch_audit_alerts",
     "dispatch_audit_maintenance",
     "dispatch_audit_watch",
+    "dispatch_hunt",
     "dispatch_what_if",
 ]
 #: Variables of this environment that would lead the new one back to this checkout.

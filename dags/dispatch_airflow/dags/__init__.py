@@ -13,10 +13,12 @@ def every_dag() -> None:
     from dispatch_airflow.dags.dispatch_audit_alerts import dispatch_audit_alerts
     from dispatch_airflow.dags.dispatch_audit_maintenance import dispatch_audit_maintenance
     from dispatch_airflow.dags.dispatch_audit_watch import dispatch_audit_watch
+    from dispatch_airflow.dags.dispatch_hunt import dispatch_hunt
     from dispatch_airflow.dags.dispatch_what_if import dispatch_what_if
 
     dispatch_audit()
     dispatch_audit_alerts()
     dispatch_audit_maintenance()
     dispatch_audit_watch()
+    dispatch_hunt()
     dispatch_what_if()

@@ -80,6 +80,9 @@ PARAMS: Final = {
         365, "Reports and Data Docs", "Pages of an interval, counted from their last write"
     ),
     "keep_what_if_days": days(90, "What-if comparisons", "Counted from their last write"),
+    "keep_hunts_days": days(
+        365, "Hunts", "Comparisons of releases and what they were made of, counted from their last write"
+    ),
     "keep_alerts_days": days(None, "Files of alerts", "Of an interval, counted from their last write"),
     "keep_task_logs_days": days(
         90, "Task logs", "Airflow's logs of tasks and DAG files on the machine that runs this task"

@@ -96,13 +96,11 @@ class DataDocsLink(_PageLink):
         return index_of(Home.of(chosen).data_docs, parse_moment(chosen["interval_start"]))
 
 
-class WhatIfLink(_PageLink):
-    """Link to the comparison that a task has made: the ``index`` in the task's return value."""
-
-    title = "What-if comparison"
+class _IndexLink(_PageLink):
+    """Link to what a task has made: the ``index`` in the task's return value."""
 
     def find(self, ti: Any) -> Location | None:
-        """Return the comparison's index page."""
+        """Return the index page."""
         made = ti.xcom_pull(task_ids=ti.task_id)
         index = made.get("index") if isinstance(made, dict) else None
         if not isinstance(index, str) or "/" not in index:
@@ -112,11 +110,24 @@ class WhatIfLink(_PageLink):
         return Location.of(index)
 
 
+class WhatIfLink(_IndexLink):
+    """Link to the comparison of rules."""
+
+    title = "What-if comparison"
+
+
+class HuntLink(_IndexLink):
+    """Link to the comparison of releases."""
+
+    title = "Hunt"
+
+
 REPORT: Final = ReportLink()
 DATA_DOCS: Final = DataDocsLink()
 WHAT_IF: Final = WhatIfLink()
+HUNT: Final = HuntLink()
 #: Key of each link's XCom, with the link's name.
-LINKS: Final = {link.xcom_key: link.name for link in (REPORT, DATA_DOCS, WHAT_IF)}
+LINKS: Final = {link.xcom_key: link.name for link in (REPORT, DATA_DOCS, WHAT_IF, HUNT)}
 
 
 def with_links(task: _Task, *links: BaseOperatorLink) -> _Task:

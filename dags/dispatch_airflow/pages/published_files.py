@@ -1,7 +1,7 @@
 """Open and list the pages of the home and the scripts they share, and no other files. Does not use Airflow.
 
-A page is a regular file below ``reports``, ``data-docs`` or ``what-if`` of a namespace of the home (``sources.py``), with a
-name and type that this project writes. An address has the namespace in front of the area.
+A page is a regular file below ``reports``, ``data-docs``, ``what-if`` or ``hunts`` of a namespace of the home
+(``sources.py``), with a name and type that this project writes. An address has the namespace in front of the area.
 Nothing else can be opened: no hidden or unfinished files, no other types, no unusual spellings of a path, and no
 symbolic links. On this machine each step of a path is opened without following links, so that replacing a folder by a link
 meanwhile does not lead elsewhere; an object store has no links.
@@ -25,13 +25,19 @@ if TYPE_CHECKING:
 #: Path of the pages in Airflow's web server.
 PREFIX: Final = "/dispatch-audit"
 #: Areas by their name in an address and in the home, with their titles.
-AREAS: Final = {"reports": "Reports", "data-docs": "Data Docs", "what-if": "What-if results"}
+AREAS: Final = {
+    "reports": "Reports",
+    "data-docs": "Data Docs",
+    "what-if": "What-if results",
+    "hunts": "Hunts",
+}
 INDEX: Final = "index.html"
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".json": "application/json",
     ".csv": "text/csv; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
+    ".toml": "text/plain; charset=utf-8",
 }
 #: Folder of the scripts that pages of an area share, and their names.
 SCRIPTS: Final = "scripts"

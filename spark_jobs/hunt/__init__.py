@@ -1,0 +1,1 @@
+"""Hunt releases for client schedules that break a promise, and compare them."""
