@@ -57,7 +57,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What is hunted: releases, rules and seeds. Make it by ``campaign``, which checks it.
+    """The releases, rules and seeds of a hunt. Make it by ``campaign``, which checks it.
 
     ``schedules``: of each release, divided among ``seeds`` seeds from ``first_seed`` on. ``watched``: schedules of each
     release that are played once more to see which rules they go through (``coverage``).

@@ -1,4 +1,4 @@
-"""What a hunt may be asked for, by name. Imports nothing heavy: command lines and forms are made from it."""
+"""Choices of a hunt, by name. Imports nothing heavy: command lines and forms are made from it."""
 
 from __future__ import annotations
 

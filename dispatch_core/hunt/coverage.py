@@ -17,7 +17,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -106,10 +105,11 @@ class Watcher:
         self._codes: dict[tuple[str, str, int], CodeType] = {}
         self._before: Any = None
         for module in modules:
-            path = str(importlib.import_module(f"dispatch_core.{module}").__file__)
-            self._module_of[path] = module
-            source = compile(Path(path).read_text(encoding="utf-8"), path, "exec", dont_inherit=True)
-            for code in _functions_of(source):
+            name = f"dispatch_core.{module}"
+            loader: Any = importlib.import_module(name).__loader__
+            whole: CodeType = loader.get_code(name)
+            self._module_of[whole.co_filename] = module
+            for code in _functions_of(whole):
                 self._codes[self._key(code)] = code
 
     def _key(self, code: CodeType) -> tuple[str, str, int]:

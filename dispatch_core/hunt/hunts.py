@@ -35,7 +35,7 @@ SHRUNK_PER_CAUSE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is searched for, with which steps.
+    """The aim of a hunt: promises and steps.
 
     ``promises``: names of ``choices.PROMISES``; ``also``: further groups of steps; ``pass_over``: causes that are known;
     ``states``: count the states that schedules lead to.
@@ -72,7 +72,7 @@ class Group:
 
     @property
     def sentences(self) -> list[str]:
-        """What happens, step by step, with the keys of the schedule."""
+        """The steps in words, with the keys of the schedule."""
         texts = [describe(step) for step in self.find.steps]
         for number, key in enumerate(self.keys, 1):
             texts = [text.replace(f"key k{number} ", f"key {key} ") for text in texts]
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def outcome(self) -> str:
-        """What comes of the schedule."""
+        """The end of the schedule in words."""
         promised = OUTCOMES[self.find.promise].format(entry=self.find.entry)
         return f"then {promised}: {sentence_of(self.find.cause)}"
 

@@ -104,8 +104,9 @@ def _schedule(row: Mapping[str, Any]) -> Iterable[str]:
     yield f'<h3 id="{_text(row["verdict"])}">{_text(row["verdict"])}</h3><ol>'
     yield from (f"<li>{_text(step)}</li>" for step in row["steps"])
     yield f"</ol><p>{_text(row['outcome'], _MAX_SENTENCE)}</p>"
-    for verdict, ranges in row["breaks"].items():
-        yield f'<p class="note">{_text(verdict)}: {_text(", ".join(ranges) or "no known release", _MAX_SENTENCE)}</p>'
+    for verdict, releases in row["breaks"].items():
+        ranges = _text(", ".join(releases) or "no known release", _MAX_SENTENCE)
+        yield f'<p class="note">releases that get {_text(verdict)}: {ranges}</p>'
     for known in _each_known(row):
         links = "".join(f' <a href="{_text(link)}">{_text(link)}</a>' for link in known["links"])
         yield f'<p class="note">known as {_text(known["exhibit"])}: {_text(known["title"], _MAX_SENTENCE)}{links}</p>'

@@ -72,6 +72,8 @@ def home(tmp_path, monkeypatch):
     pages += [
         "data-docs/2026-11-21/validations/per_key_order/a:b+c=d@e,f/x.html",
         "what-if/ab12/comparison.json",
+        "hunts/ab12/index.html",
+        "hunts/ab12/finds/stuck.no_read-4.2.4.toml",
     ]
     for name in (*pages, "reports/2026-11-21/.secret.html", "reports/.hidden/index.html", "secret.html"):
         path = Path(home.root) / name
@@ -400,6 +402,12 @@ CHOSEN = {
     "interval_end": "2026-11-22T00:00:00+00:00",
     "namespace": "",
 }
+
+
+def test_a_hunt_is_served_with_its_schedules(user, home):
+    assert user.get("/dispatch-audit/hunts/ab12/index.html").status_code == 200
+    answer = user.get("/dispatch-audit/hunts/ab12/finds/stuck.no_read-4.2.4.toml")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
 
 
 def test_links_of_a_task_lead_to_the_pages_of_its_run(home, monkeypatch):

@@ -65,6 +65,7 @@ def test_what_the_code_reads_beside_itself_is_among_them() -> None:
         "dispatch_core/audit/policy/audit-policy.yaml",
         "dispatch_core/broker/broker_conf_names.json",
         "dispatch_core/diagnose/known_issues.toml",
+        "dispatch_core/hunt/exhibits.json",
         "dispatch_core/minimize/ReproduceTest.java.template",
         "dispatch_core/report/index.js",
         "dispatch_core/report/page.css",

@@ -35,7 +35,7 @@ RELEASES: Final = ("3.0.17", "4.0.0", "4.0.14", "4.1.3", "4.2.4", "4.2.5", "5.0.
 
 PARAMS: Final = {
     "releases": Param(
-        ["4.0.0", "4.2.4"],
+        ["4.2.4", "5.0.1"],
         type="array",
         items={"type": "string", "pattern": r"^v?[0-9]+\.[0-9]+(\.[0-9]+)?([.\-][0-9A-Za-z.\-]+)?$"},
         minItems=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 
 import pytest
@@ -31,9 +32,11 @@ def module(tmp_path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module below ``dispatch_core``, as far as an importer can tell."""
     path = tmp_path / "sample.py"
     path.write_text(SOURCE, encoding="utf-8")
-    made = ModuleType("dispatch_core.sample")
-    made.__file__ = str(path)
-    exec(compile(SOURCE, str(path), "exec"), made.__dict__)
+    spec = spec_from_file_location("dispatch_core.sample", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
     monkeypatch.setitem(sys.modules, "dispatch_core.sample", made)
     return made
 

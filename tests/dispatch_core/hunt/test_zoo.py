@@ -11,7 +11,7 @@ import pytest
 
 from dispatch_core.broker import state as st_
 from dispatch_core.cli.main import main
-from dispatch_core.cli.zoo import exhibits_in
+from dispatch_core.cli.zoo import exhibits_in, texts_in
 from dispatch_core.cli.zoo import main as write_page
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.hunt import zoo
@@ -104,8 +104,14 @@ def test_the_dispatcher_of_the_core_confirms_it(exhibit: Exhibit, tmp_path: Path
         assert kinds & {"split_key", "out_of_order"}
 
 
-def test_the_page_is_that_of_the_files(tmp_path: Path) -> None:
+def test_the_package_has_a_copy_of_all_files() -> None:
+    """``python -m dispatch_core.cli.zoo docs/zoo`` writes it: the wheel has no documents."""
+    assert [*zoo.exhibits()] == EXHIBITS
+
+
+def test_the_page_is_that_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``python -m dispatch_core.cli.zoo docs/zoo`` writes it."""
+    monkeypatch.setattr(zoo, "__file__", str(tmp_path / "zoo.py"))  # the copy is beside it
     for exhibit in EXHIBITS:
         text = zoo.text_of_exhibit(exhibit)
         assert zoo.parse(exhibit.name, text) == exhibit
@@ -114,9 +120,11 @@ def test_the_page_is_that_of_the_files(tmp_path: Path) -> None:
     assert (tmp_path / "README.md").read_text(encoding="utf-8") == (FOLDER / "README.md").read_text(
         encoding="utf-8"
     )
+    assert (tmp_path / zoo.COPY).read_text(encoding="utf-8") == zoo.copy_of(texts_in(FOLDER))
 
 
-def test_verdicts_are_written_into_the_files(tmp_path: Path) -> None:
+def test_verdicts_are_written_into_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "__file__", str(tmp_path / "zoo.py"))
     text = (FOLDER / "24736-hash-never-free.toml").read_text(encoding="utf-8")
     wrong = text.replace('["4.0.0 to 4.0.6", "4.1.0"]', '["4.0.0"]')
     assert wrong != text

@@ -169,6 +169,20 @@ def test_pages_go_by_age_and_what_others_put_there_stays(home: Path) -> None:
     assert (home / "what-if" / ("0" * 20)).is_dir()
 
 
+def test_a_hunt_that_was_killed_goes_too_by_its_newest_file(home: Path) -> None:
+    long_ago = NOW.timestamp() - 100 * 86_400
+    for digest in ("0" * 20, "1" * 20):
+        for name in ("4.2.4-0.json", "4.2.4-1.json"):
+            chunk = home / "hunts" / digest / "chunks" / name
+            chunk.parent.mkdir(parents=True, exist_ok=True)
+            chunk.write_text("{}", encoding="utf-8")
+            os.utime(chunk, (long_ago, long_ago))
+    os.utime(chunk, (NOW.timestamp(), NOW.timestamp()))
+    keep = Retention(results=None, pages=None, what_if=None, hunts=90, unreachable=None)
+    assert maintain.retain(home, keep, now=NOW)["removed"] == {"hunts": 1}
+    assert [folder.name for folder in (home / "hunts").iterdir()] == ["1" * 20]
+
+
 def test_alerts_go_only_when_a_number_of_days_was_given(home: Path) -> None:
     alert = home / "alerts" / "2026-11-21" / "0123.json"
     alert.parent.mkdir(parents=True)
