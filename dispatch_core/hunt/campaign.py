@@ -31,6 +31,8 @@ MOST_SEEDS: Final = 1_000
 MOST_RELEASES: Final = 16
 #: Schedules of a release that may be played for its coverage.
 MOST_WATCHED: Final = 100_000
+#: Characters of a wrong value that a message shows.
+_LONGEST_SHOWN: Final = 80
 #: Settings that decide who owns a key. An exhibit of the zoo is played with its own, as its keys go with them.
 _OF_THE_SELECTOR: Final = frozenset(
     {"subscriptionKeySharedUseConsistentHashing", "subscriptionKeySharedConsistentHashingReplicaPoints"}
@@ -155,7 +157,7 @@ def campaign(
     """
     named = tuple(release.strip() for release in releases)
     _check(1 <= len(named) <= MOST_RELEASES, "releases", f"give 1 to {MOST_RELEASES} releases, such as 4.2.4")
-    _check(len({*named}) == len(named), "releases", f"{', '.join(named)}: a release is named twice")
+    _check(len({*named}) == len(named), "releases", "one is named twice")
     _check_choices("subscription_type", (subscription_type,), SUBSCRIPTION_TYPES)
     aim = Aim(tuple(promises) or tuple(PROMISES), tuple(also), tuple(pass_over), states)
     _check_choices("promises", aim.promises, tuple(PROMISES))
@@ -182,7 +184,9 @@ def campaign(
         try:
             asked.profile(release)
         except DispatchAuditError as error:
-            raise CampaignError(f"releases: {release!r}: {error}; nothing was played") from error
+            raise CampaignError(
+                f"releases: {release[:_LONGEST_SHOWN]!r}: {error}; nothing was played"
+            ) from error
     return asked
 
 
@@ -193,7 +197,9 @@ def _check(right: bool, name: str, text: str) -> None:
 
 def _check_choices(name: str, values: Sequence[str], choices: Sequence[str]) -> None:
     for value in values:
-        _check(value in choices, name, f"{value!r} is not one of {', '.join(sorted(choices))}")
+        _check(
+            value in choices, name, f"{value[:_LONGEST_SHOWN]!r} is not one of {', '.join(sorted(choices))}"
+        )
 
 
 # --- the comparison ----------------------------------------------------------------------------------------------------
