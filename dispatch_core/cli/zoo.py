@@ -10,8 +10,11 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from dispatch_core.hunt import zoo
+
+_CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
 def texts_in(folder: Path) -> dict[str, str]:
@@ -25,7 +28,7 @@ def exhibits_in(folder: Path) -> list[zoo.Exhibit]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page and the copy, and with ``--verdicts`` the exhibits."""
+    """Write the page, of ``docs/zoo`` also the copy, and with ``--verdicts`` the exhibits."""
     parser = argparse.ArgumentParser(prog="python -m dispatch_core.cli.zoo", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--verdicts", action="store_true", help="play each exhibit on each release")
@@ -44,8 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = zoo.text_of_exhibit(exhibits[at])
             (options.folder / f"{exhibit.name}.toml").write_text(text, encoding="utf-8")
     (options.folder / "README.md").write_text(zoo.page(exhibits), encoding="utf-8")
-    copy = Path(zoo.__file__).parent / zoo.COPY
-    copy.write_text(zoo.copy_of(texts_in(options.folder)), encoding="utf-8")
+    if options.folder.resolve() == _CHECKOUT / "docs" / "zoo":
+        copy = Path(zoo.__file__).parent / zoo.COPY
+        copy.write_text(zoo.copy_of(texts_in(options.folder)), encoding="utf-8")
     return 0
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.hunt import zoo
 from dispatch_core.hunt.campaign import Campaign, Chunk, Found, campaign, compare, merged, new_finds, results
 from dispatch_core.hunt.choices import ALSO, KEY_SHARED, PROMISES, SUBSCRIPTION_TYPES
@@ -46,6 +46,7 @@ class LostChunksError(DispatchAuditError):
     another_attempt_may_do = True
 
 
+@names_disk_errors("hunt")
 def hunt_releases(spark: SparkSession, asked: Campaign, out: Location, tasks: int) -> dict[str, Any]:
     """Play what is not played yet, in at most ``tasks`` tasks; write the comparison into ``out``, and return a summary."""
     began = datetime.now(UTC)
@@ -223,6 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seeds=options.seeds,
             watched=options.watched,
         )
+        options.out.check()
         tasks = max(1, min(options.tasks, MOST_TASKS))
         small = _SMALL if asked.subscription_type == KEY_SHARED else _SMALL_PLAIN
         if not is_chosen() and asked.schedules * len(asked.releases) <= small:

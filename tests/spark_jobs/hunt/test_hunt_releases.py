@@ -141,6 +141,9 @@ def test_the_command(
     assert (summary["schedules"], summary["finds"], summary["new"]) == (1000, 0, [])
     assert sorted(files_of(out)) == ["hunt.json", "index.html"]
     assert "No promise was broken" in (out / "index.html").read_text(encoding="utf-8")
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert main([*arguments, "--out", str(tmp_path / "file" / "out")]) == 2
+    assert f"error: home {tmp_path}/file/out: " in capsys.readouterr().err
     assert main(["--release=nine", "--out", str(tmp_path / "other")]) == 2
     assert "error: releases: 'nine'" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
