@@ -85,7 +85,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 "(preciseDispatcherFlowControl takes a random consumer); order and duplicates are audited all the same"
             )
         super().__init__(profile, hashes, num_messages, max_consumers)
-        self._selector: Selector = factory.build(profile)
+        self._selector: Selector = self._new_selector(profile)
         self._by_place = HashesByPlace(self._selector.places)
         self._slot_of_hash = np.empty(0, np.int32)  # scratch of one step; NOBODY between them
         self._when_joining: dict[int, int] = {}  # consumer → position that its rule remembered when it joined
@@ -100,6 +100,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         s[st_.REPLAY_BY_PERMITS] = int("out_of_order_by_permits" in profile.changes)
         needs_more = "look_ahead_needs_more" if s[st_.IN_ORDER] else "out_of_order_by_permits"
         s[st_.LOOK_AHEAD_NEEDS_MORE] = int(needs_more in profile.changes)
+
+    def _new_selector(self, profile: Profile) -> Selector:
+        """Make the selector."""
+        return factory.build(profile)
 
     # --- membership: a new epoch -----------------------------------------------------------------------------
 

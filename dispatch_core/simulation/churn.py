@@ -40,7 +40,7 @@ class Change:
 def changes(scenario: Scenario, dispatcher: int, start_us: int) -> list[Change]:
     """Draw all membership changes, by time, the first consumers' joins first; publishing begins with ``start_us``."""
     random = np.random.default_rng([scenario.seed, dispatcher, 2])
-    span_us = int(scenario.messages_of(dispatcher) / scenario.rate_of(dispatcher) * 1_000_000)
+    span_us = scenario.span_us_of(dispatcher)
     first = start_us - scenario.consumers * JOIN_GAP_US
     made = [Change(first + who * JOIN_GAP_US, True, who) for who in range(scenario.consumers)]
     plan = _PLANS[scenario.churn](scenario, random)
@@ -52,6 +52,8 @@ def changes(scenario: Scenario, dispatcher: int, start_us: int) -> list[Change]:
     for who in range(scenario.consumers - scenario.crashing_consumers, scenario.consumers):
         for share in np.sort(random.random(_CRASHES_EACH)).tolist():
             schedule.crash(start_us + int(share * span_us), who, pause_us)
+    if scenario.stuck_consumers:
+        schedule.end(start_us + span_us)
     return schedule.in_order()
 
 
@@ -78,6 +80,13 @@ class _Schedule:
         if before and before[-1].joins and not near:
             changes += [Change(at_us, False, who), Change(at_us + pause_us, True, who)]
             changes.sort(key=lambda change: change.at_us)
+
+    def end(self, at_us: int) -> None:
+        """Let everybody leave at a time, or behind their last change, one shortly after the other."""
+        for place, (who, changes) in enumerate(self._of.items()):
+            if changes[-1].joins:
+                last_us = max(at_us, max(change.at_us for change in changes) + LEAST_PAUSE_US)
+                changes.append(Change(last_us + place * JOIN_GAP_US, False, who))
 
     def in_order(self) -> list[Change]:
         """Return all changes, by time."""

@@ -55,6 +55,9 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
             return w_.WINDOW_USED_UP
         what = pop(world)
         kind = w_.kind_of(what)
+        if (w[w_.STEPPED] >> kind) & 1:
+            w[w_.NEXT_STEP] = what
+            return w_.STEP_DUE
         if kind == w_.ANSWER:
             if answer(st, world, out, w_.slot_of(what), w_.number_of(what)):
                 return w_.REDELIVERY_REQUESTED
@@ -82,7 +85,7 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
 # --- clients -------------------------------------------------------------------------------------------------------
 
 
-@compiled_inside
+@compiled
 def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
     """Let a consumer answer an entry: grant permits when due, and acknowledge. True: it requests a redelivery instead."""
     if st.connected[slot] == 0:
@@ -99,7 +102,7 @@ def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
     return False
 
 
-@compiled_inside
+@compiled
 def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
     """Let a recorded client acknowledge an entry."""
     entry = world.act_entry[row] - world.w[w_.BASE]
@@ -184,7 +187,7 @@ def unblocked(st: State, world: World) -> None:
         start_unblock_timer(st, world)
 
 
-@compiled_inside
+@compiled
 def start_unblock_timer(st: State, world: World) -> None:
     """Start the timer after which a read is attempted; calls until then are merged.
 
@@ -273,19 +276,26 @@ def attempt(st: State, world: World, out: Lines) -> None:
         read_loop.plan_read(st, plan, world.attempts)
     if trace:
         blocked_lines(world, out)
+    issue(st, world, out)
+    if trace:
+        pending_read, pending_replay = st.s[st_.PENDING_READ], st.s[st_.PENDING_REPLAY]
+        total = st.s[st_.TOTAL_PERMITS]
+        line4(out, kinds.READ_ATTEMPT_END, w[w_.NOW], w_.NO, total, pending_read, pending_replay, w_.NO)
+
+
+@compiled
+def issue(st: State, world: World, out: Lines) -> None:
+    """Issue the read of the plan, if it is one."""
+    w, plan = world.w, world.plan
     if plan[0] == read_loop.REPLAY_READ:
         issue_replay_read(st, world, out)
     elif plan[0] == read_loop.NORMAL_READ:
-        if trace:
+        if w[w_.TRACE] == 1:
             read_at = st.s[st_.READ_POSITION] + w[w_.BASE]
             line4(out, kinds.READ_ISSUED, w[w_.NOW], w_.NO, plan[1], read_at, w_.NO, w_.NO)
         issue_normal_read(st, world, plan[1])
     elif plan[0] == read_loop.BACK_OFF:
         back_off(world)
-    if trace:
-        pending_read, pending_replay = st.s[st_.PENDING_READ], st.s[st_.PENDING_REPLAY]
-        total = st.s[st_.TOTAL_PERMITS]
-        line4(out, kinds.READ_ATTEMPT_END, w[w_.NOW], w_.NO, total, pending_read, pending_replay, w_.NO)
 
 
 @compiled_inside
@@ -356,7 +366,7 @@ def back_off(world: World) -> None:
     attempt_at(world, w[w_.NOW] + w[w_.BACK_OFF_US])
 
 
-@compiled_inside
+@compiled
 def read_on(st: State, world: World) -> int:
     """Write the result of the normal read: entries from the read position on that are not acknowledged; returns how many."""
     w = world.w
@@ -371,7 +381,7 @@ def read_on(st: State, world: World) -> int:
     return count
 
 
-@compiled_inside
+@compiled
 def replayed(world: World, number: int) -> int:
     """Write the result of a replay read, all the entries it was issued for; returns how many."""
     w = world.w
@@ -383,7 +393,7 @@ def replayed(world: World, number: int) -> int:
     return count
 
 
-@compiled_inside
+@compiled
 def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) -> None:
     """Pass a read result to the dispatcher, and run its round."""
     w = world.w
@@ -407,7 +417,7 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
 
 @compiled_inside
 def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries: I64) -> None:
-    """Run a dispatch round, and schedule the next read."""
+    """Run a dispatch round."""
     w = world.w
     trace = w[w_.TRACE] == 1
     if trace:
@@ -422,15 +432,29 @@ def dispatch_round(st: State, world: World, out: Lines, is_replay: bool, entries
     chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
     if trace:
         blocked_lines(world, out)
+    send_chosen(st, world, out, is_replay, entries, chosen)
+
+
+@compiled
+def send(st: State, world: World, out: Lines, is_replay: bool, entries: I64) -> int:
+    """Send entries to the consumers in ``world.outcome``, with their lines; returns how many consumers have deliveries."""
     for i in range(len(entries)):
         if world.outcome[i] >= 0:
             world.permits_before[world.outcome[i]] = st.permits[world.outcome[i]]
     read_loop.send_groups(st, is_replay, entries, world.outcome)
-    sent_to = sent_lines(st, world, out, entries)
+    return sent_lines(st, world, out, entries)
+
+
+@compiled
+def send_chosen(st: State, world: World, out: Lines, is_replay: bool, entries: I64, chosen: int) -> None:
+    """Send the entries of a round to the consumers chosen for them, end the round, and schedule the next read."""
+    w = world.w
+    classic = w[w_.CLASSIC] == 1
+    sent_to = send(st, world, out, is_replay, entries)
     has_more = st.s[st_.READ_POSITION] < w[w_.STORED]
     goes_on = commands.conclude(st, classic, chosen, entries, world.outcome, has_more, sent_to)
     looks_ahead, retry = goes_on & commands.LOOKS_AHEAD != 0, goes_on & commands.RETRIES != 0
-    if trace:
+    if w[w_.TRACE] == 1:
         due = st.s[st_.SKIP_NEXT_REPLAY]
         line4(
             out,

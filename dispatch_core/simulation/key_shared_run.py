@@ -30,10 +30,12 @@ class KeySharedRun(DispatcherRun):
         super().__init__(given, sink)
         self._classic = self.profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
         first = self._publishing.take()
-        self.core = core_of(self.profile)(
-            self.profile, self._hashes(first), first.num_messages, self._connections
-        )
+        self.core = self._new_core(first)
         self._begin(first)
+
+    def _new_core(self, first: Published) -> KeySharedDispatcher:
+        """Make the dispatcher, with the first batch of messages."""
+        return core_of(self.profile)(self.profile, self._hashes(first), first.num_messages, self._connections)
 
     def _new_world(self) -> w_.World:
         world, profile = super()._new_world(), self.profile

@@ -45,7 +45,8 @@ class Scenario:
     """The parameters of a simulation: ``messages`` over all dispatchers, ``consumers`` of each.
 
     ``rate``: messages a second per dispatcher; 0 = by the number of messages. ``ack_us``: mean time a consumer takes for
-    an entry. ``nack_share``: share of deliveries that are followed by a redelivery request. ``membership_changes``: per
+    an entry. ``stuck_consumers``: so many take what they are sent and never answer; all consumers leave when
+    publishing is over. ``nack_share``: share of deliveries that are followed by a redelivery request. ``membership_changes``: per
     dispatcher; None = the default of the churn. ``partitions``: so many dispatchers are partitions of a topic; 0 = all of
     them for Failover, topics without partitions for Key_Shared. ``priority_levels``: of the consumers in turn, 0 = the
     highest; none = all have 0. Raises ``ScenarioError`` for impossible values.
@@ -61,6 +62,7 @@ class Scenario:
     membership_changes: int | None = None
     slow_consumers: int = 0
     crashing_consumers: int = 0
+    stuck_consumers: int = 0
     priority_levels: tuple[int, ...] = ()
     queue: int = 1000
     ack_us: int = 10_000
@@ -85,7 +87,7 @@ class Scenario:
             raise ScenarioError(
                 f"rate: {self.rate} is not 0 (by the number of messages), or {_LEAST_RATE} or more"
             )
-        for name in ("slow_consumers", "crashing_consumers"):
+        for name in ("slow_consumers", "crashing_consumers", "stuck_consumers"):
             if not 0 <= getattr(self, name) <= self.consumers:
                 raise ScenarioError(
                     f"{name.replace('_', ' ')}: {getattr(self, name)} of {self.consumers} consumers: give as many or fewer"
@@ -123,6 +125,10 @@ class Scenario:
     def messages_of(self, dispatcher: int) -> int:
         """Return the number of messages on the topic of a dispatcher."""
         return self.messages // self.dispatchers + int(dispatcher < self.messages % self.dispatchers)
+
+    def span_us_of(self, dispatcher: int) -> int:
+        """Return for how long messages are published to the topic of a dispatcher, as their rate has it."""
+        return int(self.messages_of(dispatcher) / self.rate_of(dispatcher) * 1_000_000)
 
     def rate_of(self, dispatcher: int) -> float:
         """Return the messages a second that are published to the topic of a dispatcher."""

@@ -16,10 +16,13 @@ from dispatch_core.simulation.dispatcher_run import Connecting, Given
 from dispatch_core.simulation.publishing import KeySpace, Publishing
 from dispatch_core.simulation.scenario import Scenario, ScenarioError
 from dispatch_core.simulation.tables import Client
+from dispatch_core.simulation.world import NEVER
 
 _FIRST_FLOW_US: Final = 500  # from the subscription to the client's first permits
 #: Slow consumers take so many times as long, spread over this range.
 _SLOW: Final = (10, 50)
+#: … and those that are stuck so many times, which is longer than any run.
+_STUCK: Final = 1 << 30
 _HASH_SLOTS: Final = 65536
 
 
@@ -45,16 +48,18 @@ def common(scenario: Scenario) -> Common:
 def given_by(scenario: Scenario, dispatcher: int, shared: Common) -> Given:
     """Draw the input of a dispatcher's run. Raises ``ProfileError`` for rules that no release has."""
     start_us = scenario.start_us + scenario.consumers * JOIN_GAP_US + LEAST_PAUSE_US
+    joins_and_leaves = changes(scenario, dispatcher, start_us)
     return Given(
         profile=scenario.profile_of(dispatcher),
         topic=scenario.topic_of(dispatcher),
         partition_index=scenario.partition_of(dispatcher),
-        changes=changes(scenario, dispatcher, start_us),
+        changes=joins_and_leaves,
         publishing=Publishing(scenario, dispatcher, shared.keys, start_us),
         clients=SyntheticClients(scenario, shared),
         trace=scenario.trace,
         salt=dispatcher,
         timers=scenario.settings,
+        until_us=joins_and_leaves[-1].at_us + 1 if scenario.stuck_consumers else NEVER,
     )
 
 
@@ -97,6 +102,8 @@ class SyntheticClients:
         return [(_HASH_SLOTS * at // parts, _HASH_SLOTS * (at + 1) // parts - 1)]
 
     def _slowness(self, who: int) -> int:
+        if who < self._scenario.stuck_consumers:
+            return _STUCK
         slow = self._scenario.slow_consumers
         if who >= slow:
             return 1

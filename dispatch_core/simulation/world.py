@@ -87,7 +87,8 @@ UNBLOCK_CALLS: Final = (
 READ_ENTRY_US: Final = 40  # READ_US, REPLAY_US, WRITE_US are longer by so much for each entry
 REPLAY_ENTRY_US: Final = 41
 WRITE_ENTRY_US: Final = 42
-N_SCALARS: Final = 43
+STEPPED: Final = 43  # kinds of events that the control plane handles, a bit each
+N_SCALARS: Final = 44
 
 # acts of a recorded client on an entry: World.act_kind
 WHOLE: Final = 0  # acknowledges it

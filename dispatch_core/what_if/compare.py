@@ -30,9 +30,12 @@ from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.assumed import assumptions_of
 from dispatch_core.what_if.clients import Deliveries
 from dispatch_core.what_if.measure import Measures, measures, together
+from dispatch_core.what_if.proposals.catalogue import Proposal
+from dispatch_core.what_if.proposals.runs import assumed_by
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.rules import (
     EVERYBODY,
+    RECORDED,
     SEEDS,
     Priorities,
     RuleSet,
@@ -112,6 +115,7 @@ class Outcome:
     seed: int
     measures: Measures
     same_first_consumer: float | None
+    figures: Mapping[str, float] = field(default_factory=dict)  # what a proposal did, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,18 +294,20 @@ def outcome(
     seed: int,
     timers: Settings | None = None,
     priorities: Priorities | None = None,
+    proposal: Proposal | None = None,
 ) -> Outcome:
     """Simulate a case under ``profile``: a pure call, independent of all others.
 
-    ``timers``: see ``run.simulate``. ``priorities``: see ``RuleSet``. Raises ``DispatchAuditError`` for rules that cannot be
+    ``timers``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises ``DispatchAuditError`` for rules that cannot be
     simulated.
     """
     load = case.load.with_priorities(priorities or {}, EVERYBODY)
-    log = simulate(load, profile, seed=seed, deliveries=case.deliveries, timers=timers)
-    audit = audit_whole(log, from_us=case.from_us)
+    log = simulate(load, profile, seed=seed, deliveries=case.deliveries, timers=timers, proposal=proposal)
+    judged = proposal is None or not proposal.chooses_owners
+    audit = audit_whole(log, from_us=case.from_us, rules=judged)
     there = FirstConsumers.of(audit.deliveries)
-    measured = measures(log, audit, begin=case.begin, from_us=case.from_us)
-    return Outcome(seed, measured, case.first.shared_with(there))
+    measured = measures(log, audit, begin=case.begin, from_us=case.from_us, judged=judged)
+    return Outcome(seed, measured, case.first.shared_with(there), log.header.get("figures", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,38 +336,43 @@ def rows_of(
     except DispatchAuditError as error:
         yield from (_row(log, None, rule_set, problem=str(error)) for rule_set in rules)
         return
-    simulated: list[tuple[Profile, Settings, Priorities, tuple[Outcome, ...]]] = []
+    simulated: list[tuple[Profile, RuleSet, tuple[Outcome, ...]]] = []
 
-    def simulated_by(profile: Profile, timers: Settings, priorities: Priorities) -> tuple[Outcome, ...]:
-        for seen, set_so, levels, found in simulated:
-            if same_rules(seen, profile) and (set_so, levels) == (timers, priorities):
+    def simulated_by(profile: Profile, wanted: RuleSet) -> tuple[Outcome, ...]:
+        for seen, before, found in simulated:
+            if same_rules(seen, profile) and _same_beside(before, wanted):
                 return found
-        outcomes = tuple(outcome(case, profile, seed, timers, priorities) for seed in seeds)
-        simulated.append((profile, timers, priorities, outcomes))
+        outcomes = tuple(
+            outcome(case, profile, seed, wanted.timers, wanted.priorities, wanted.proposal) for seed in seeds
+        )
+        simulated.append((profile, wanted, outcomes))
         return outcomes
 
     control = _control(log, simulated_by)
     for rule_set in rules:
         try:
             profile = rule_set.profile_for(log)
-            yield _row(
-                log,
-                case,
-                rule_set,
-                profile=profile,
-                outcomes=simulated_by(profile, rule_set.timers, rule_set.priorities),
-                control=control,
-            )
+            outcomes = simulated_by(profile, rule_set)
+            yield _row(log, case, rule_set, profile=profile, outcomes=outcomes, control=control)
         except DispatchAuditError as error:
             yield _row(log, case, rule_set, problem=str(error))
 
 
+def _same_beside(rules: RuleSet, other: RuleSet) -> bool:
+    """True if two sets of rules with equal profiles are alike in all that is no part of a profile."""
+    return (rules.timers, rules.priorities, rules.proposal) == (
+        other.timers,
+        other.priorities,
+        other.proposal,
+    )
+
+
 def _control(
-    log: DispatcherLog, simulated_by: Callable[[Profile, Settings, Priorities], tuple[Outcome, ...]]
+    log: DispatcherLog, simulated_by: Callable[[Profile, RuleSet], tuple[Outcome, ...]]
 ) -> tuple[Outcome, ...]:
     """Simulations under the recorded rules; none if these are unknown or cannot be simulated."""
     try:
-        return simulated_by(profile_of(log), {}, {})
+        return simulated_by(profile_of(log), RECORDED)
     except DispatchAuditError:
         return ()
 
@@ -376,6 +387,13 @@ def _row(
     control: tuple[Outcome, ...] = (),
     problem: str | None = None,
 ) -> Row:
+    proposal = rules.proposal
+    confidence = confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None
+    assumptions = () if case is None else case.assumptions
+    warnings = () if profile is None else (*profile.warnings, *without_effect(rules, profile))
+    if proposal is not None and case is not None and outcomes:
+        warnings = (proposal.mark, *warnings)
+        assumptions = (*assumptions, *assumed_by(proposal, case.load, case.deliveries))
     return Row(
         recording=log.recording,
         cluster=log.cluster,
@@ -388,9 +406,9 @@ def _row(
         recorded=None if case is None else case.recorded,
         outcomes=outcomes,
         control=control,
-        confidence=confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None,
-        assumptions=() if case is None else case.assumptions,
-        warnings=() if profile is None else (*profile.warnings, *without_effect(rules, profile)),
+        confidence=of_proposal(confidence, proposal),
+        assumptions=assumptions,
+        warnings=warnings,
         problem=problem,
         recorded_rules=None if case is None or case.load.profile is None else case.load.profile.name,
     )
@@ -424,7 +442,9 @@ def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
             profile=able[0].profile,
             recorded=together(recorded),
             outcomes=outcomes,
-            confidence=confidence_of(outcomes, [row.control for row in able], recorded),
+            confidence=of_proposal(
+                confidence_of(outcomes, [row.control for row in able], recorded), some[0].rules.proposal
+            ),
             assumptions=tuple(dict.fromkeys(text for row in able for text in row.assumptions)),
             warnings=tuple(dict.fromkeys(text for row in able for text in row.warnings)),
             problem=f"{left_out} of {len(some)} topics could not be simulated and are left out"
@@ -482,6 +502,18 @@ def confidence_of(
     return Confidence(level, len(outcomes), agreeing, control, "; ".join(reasons) or _SURE)
 
 
+def of_proposal(confidence: Confidence | None, proposal: Proposal | None) -> Confidence | None:
+    """Lower the confidence in a prediction under a proposal: no recording can show that its rules are right."""
+    if confidence is None or proposal is None:
+        return confidence
+    reasons = [_NOTHING_RECORDED.format(proposal.title)]
+    reasons += [confidence.reason] if confidence.level != HIGH else []
+    return replace(confidence, level=LOW, reason="; ".join(reasons))
+
+
+_NOTHING_RECORDED: Final = (
+    "nothing was recorded under {}, so its rules are those of its text and not of a broker"
+)
 _SURE: Final = "all seeds agree, and under the recorded rules the simulation does what the recording says"
 
 

@@ -113,6 +113,7 @@ class Measures:
         blocked_message_s: message-seconds that rules held back; ``needless_message_s``: those while no consumer had an entry
             of the hash pending.
         messages_of, keys_of: by consumer name; ``fair_of``: messages in proportion to the share of the hash space.
+        judged: the rules of a release say what was held back, and who owns which part of the hash space.
         active_topics: by consumer name, the topics for which it was active longest.
         from_us, until_us: time of the first line of the log or of the beginning of what is measured, and of the last first
             delivery.
@@ -140,6 +141,7 @@ class Measures:
     active_topics: Mapping[str, int] = field(default_factory=dict)
     from_us: int | None = None
     until_us: int | None = None
+    judged: bool = True
     waits: Waits = field(default_factory=Waits, repr=False, compare=False)
     key_waits: Waits = field(default_factory=Waits, repr=False, compare=False)
 
@@ -182,8 +184,8 @@ class Measures:
             "redelivered": self.redelivered,
             "wait_ms": self.wait_ms.as_json(),
             "key_wait_ms_max": self.key_wait_ms_max.as_json(),
-            "blocked_message_s": self.blocked_message_s,
-            "needless_message_s": self.needless_message_s,
+            "blocked_message_s": self.blocked_message_s if self.judged else None,
+            "needless_message_s": self.needless_message_s if self.judged else None,
             "balance": {
                 "max_share_ratio": self.max_share_ratio,
                 "messages": dict(self.messages_of),
@@ -201,6 +203,7 @@ def measures(
     *,
     begin: tuple[int, int] | None = None,
     from_us: int | None = None,
+    judged: bool = True,
 ) -> Measures:
     """Measure one dispatcher's log of any level.
 
@@ -209,6 +212,7 @@ def measures(
         audit: the result of ``audit_whole`` for it.
         begin: the first position (ledger, entry) that the subscription has to get; default: the lowest that was sent.
         from_us: the beginning of what was audited, microseconds since the epoch; ``None`` = the log's.
+        judged: False: the audit was made without the rules of a release.
     """
     sent = audit.deliveries
     first = sent.filter(pc.equal(sent["delivery_number"], 1))
@@ -234,7 +238,10 @@ def measures(
         key_wait_ms_max=key_waits.spread(),
         blocked_message_s=_seconds(audit.blocked, "message_ms"),
         needless_message_s=_seconds(audit.blocked, "needless_ms"),
-        messages_of={row["consumer_name"]: row["messages"] for row in balance},
+        messages_of={row["consumer_name"]: row["messages"] for row in balance}
+        if judged
+        else _messages_of(first),
+        judged=judged,
         keys_of={row["consumer_name"]: row["keys"] for row in balance},
         fair_of={
             row["consumer_name"]: row["hash_share"] * total
@@ -275,9 +282,17 @@ def together(measured: Sequence[Measures]) -> Measures:
         key_wait_ms_max=key_waits.spread(),
         from_us=min(starts, default=None),
         until_us=max(ends, default=None),
+        judged=all(part.judged for part in measured),
         waits=waits,
         key_waits=key_waits,
     )
+
+
+def _messages_of(first: pa.Table) -> dict[str, int]:
+    """Return the messages that were sent for the first time, by consumer name."""
+    counts = pa.table({"name": first["consumer_name"], "messages": _weights(first)})
+    rows = counts.group_by("name").aggregate([("messages", "sum")]).to_pylist()
+    return dict(sorted((row["name"], row["messages_sum"]) for row in rows))
 
 
 def _by_name(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

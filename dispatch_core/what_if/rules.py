@@ -5,6 +5,8 @@ A name gives release and variant. Without a release, the log's own (or ``--broke
 * Key_Shared: ``ch``, ``range`` (the release's dispatcher with consistent hashing or with split ranges), ``classic-ch``,
   ``classic-range`` (the dispatcher of 3.x in 4.x);
 * Failover: ``modulo``, ``ring`` (PIP-392).
+
+A proposal (``proposals.catalogue``) stands in the place of a variant: ``pip-474``, ``4.2.4-pip-493``.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.simulation.scenario import MOST_PRIORITY_LEVEL
+from dispatch_core.what_if.proposals.catalogue import PROPOSALS, Proposal, proposal_named
 
 Settings = Mapping[str, Value | str]
 Priorities = Mapping[str, int]
@@ -64,13 +67,14 @@ class RuleSet:
     """Rules as differences from the recorded ones: release (``None`` = the recorded one) and settings.
 
     ``priorities``: priority levels of consumers by name, instead of the recorded ones; ``EVERYBODY`` stands for those that
-    are not named.
+    are not named. ``proposal``: rules that no release has, on top of these.
     """
 
     name: str
     broker_version: str | None = None
     settings: Settings = field(default_factory=dict)
     priorities: Priorities = field(default_factory=dict)
+    proposal: Proposal | None = None
 
     @property
     def timers(self) -> Settings:
@@ -82,8 +86,14 @@ class RuleSet:
         return with_overrides(log, self.broker_version, self.settings)
 
     def profile_for(self, log: DispatcherLog) -> Profile:
-        """The profile of the log's subscription with these rules. Raises ``ProfileError``."""
-        return profile_of(self.applied_to(log))
+        """The profile of the log's subscription with these rules.
+
+        Raises ``ProfileError``, and ``UnsupportedRuleError`` for a proposal that does not build on them.
+        """
+        profile = profile_of(self.applied_to(log))
+        if self.proposal is not None:
+            self.proposal.check(profile)
+        return profile
 
 
 #: The rules that the log was recorded under.
@@ -97,20 +107,42 @@ def named(name: str, broker_version: str | None = None, settings: Settings | Non
 
     >>> named("3.0.17-range").broker_version, named("ring").settings
     ('3.0.17', {'activeConsumerFailoverConsistentHashing': True})
+    >>> named("4.2.4-pip-493").broker_version, named("pip-493").proposal.title
+    ('4.2.4', 'PIP-493')
     """
     text = name.strip().lower()
+    release, found, _ = text.partition("pip-")
+    proposal = proposal_named(text.removeprefix(release)) if found else None
+    if proposal is not None and _is_release(release):
+        return RuleSet(
+            text,
+            _version_in(release) or broker_version,
+            {**proposal.settings, **(settings or {})},
+            proposal=proposal,
+        )
     variant = next((known for known in sorted(VARIANTS, key=len, reverse=True) if text.endswith(known)), None)
     release = text.removesuffix(variant or "")
-    if variant is None or (release and not (release.endswith("-") and release[0] in "v0123456789")):
-        near = get_close_matches(text, VARIANTS, n=1, cutoff=0.0)
+    if variant is None or not _is_release(release):
+        near = get_close_matches(text, [*VARIANTS, *PROPOSALS], n=1, cutoff=0.0)
         raise RuleNameError(
             f"--rules {name[:80]}: give VARIANT or RELEASE-VARIANT, such as 4.2.4-ch; variants are "
-            f"{', '.join(VARIANTS)}" + (f"; the nearest is {near[0]}" if near else "")
+            f"{', '.join(VARIANTS)}, and the proposals {', '.join(PROPOSALS)}"
+            + (f"; the nearest is {near[0]}" if near else "")
         )
-    version = release.removesuffix("-") or broker_version
+    return RuleSet(text, _version_in(release) or broker_version, {**(settings or {}), **VARIANTS[variant]})
+
+
+def _is_release(text: str) -> bool:
+    """True for what may stand before the name of rules: nothing, or a release and a hyphen."""
+    return not text or (text.endswith("-") and text[0] in "v0123456789")
+
+
+def _version_in(release: str) -> str | None:
+    """Return the version before a name; None for none. Raises ``ProfileError`` for one that cannot be parsed."""
+    version = release.removesuffix("-") or None
     if version is not None:
         parse_version(version)
-    return RuleSet(text, version, {**(settings or {}), **VARIANTS[variant]})
+    return version
 
 
 def asked_for(

@@ -19,12 +19,14 @@ from dispatch_core.recording.schema import EVENTS
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation.dispatcher_run import Delays, Given
 from dispatch_core.simulation.failover_run import FailoverRun
-from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
 from dispatch_core.what_if.clients import Deliveries, RecordedClients, RecordedPublishing, changes_of
+from dispatch_core.what_if.proposals.catalogue import Proposal
+from dispatch_core.what_if.proposals.runs import run_of
+from dispatch_core.what_if.proposals.stepped_run import SteppedRun
 from dispatch_core.what_if.recorded import RecordedLoad
 
 Ints = npt.NDArray[np.int64]
@@ -40,6 +42,7 @@ def simulate(
     seed: int = 0,
     deliveries: Deliveries | None = None,
     timers: Mapping[str, object] | None = None,
+    proposal: Proposal | None = None,
 ) -> DispatcherLog:
     """Simulate ``load`` under the rules of ``profile``.
 
@@ -49,6 +52,7 @@ def simulate(
         seed: 0 = the delays that the recorded broker is likely to have had; other seeds vary them by a factor of up to 2.
         deliveries: the result of ``deliveries_of(load)``, if several simulations share it.
         timers: settings of ``broker.settings.TIMERS`` that replace the recorded ones.
+        proposal: rules on top of these; the header's ``figures`` say what they did.
 
     Raises:
         UnsupportedRuleError: these rules cannot be simulated with these clients.
@@ -57,9 +61,11 @@ def simulate(
     if timers:
         load = replace(load, header={**load.header, "config": {**recorded_settings(load), **timers}})
     if deliveries is None:
-        return _simulate(load, profile, None, _varied(usual(profile), seed), load.stored_us)
+        delays = _varied(usual(profile), seed)
+        return _simulate(load, profile, None, delays, load.stored_us, proposal=proposal)
     paces = tuple(replace(pace, delays=_varied(pace.delays, seed)) for pace in deliveries.paces)
-    return _simulate(load, profile, deliveries, _varied(deliveries.delays, seed), deliveries.stored_us, paces)
+    delays = _varied(deliveries.delays, seed)
+    return _simulate(load, profile, deliveries, delays, deliveries.stored_us, paces, proposal=proposal)
 
 
 def deliveries_of(load: RecordedLoad) -> Deliveries | None:
@@ -99,6 +105,8 @@ def _simulate(
     delays: Delays,
     stored_us: Ints,
     paces: Paces = (),
+    *,
+    proposal: Proposal | None = None,
 ) -> DispatcherLog:
     if is_non_persistent(load.topic):
         raise UnsupportedRuleError(
@@ -148,8 +156,12 @@ def _simulate(
         timers=recorded_settings(load),
         paces=paces,
     )
-    dispatcher = FailoverRun(given, sink) if single else KeySharedRun(given, sink)
+    dispatcher = FailoverRun(given, sink) if single else run_of(proposal, given, sink, load, deliveries)
     dispatcher.run()
+    events = _of_incarnation(sink.events(), load)
+    if isinstance(dispatcher, SteppedRun):
+        acks = events.filter(pc.equal(events["kind"], "ack"))["positions"].combine_chunks()
+        header["figures"] = dispatcher.figures(_ordinals(load, pc.list_flatten(acks)), load)
     return DispatcherLog(
         recording=load.recording,
         cluster=load.cluster,
@@ -159,7 +171,7 @@ def _simulate(
         incarnation=load.incarnation,
         header=header,
         messages=load.messages,
-        events=_of_incarnation(sink.events(), load),
+        events=events,
     )
 
 

@@ -57,6 +57,7 @@ def as_json(row: Row) -> dict[str, Any]:
             },
             "priority_levels": {printable(name): level for name, level in row.rules.priorities.items()},
             "profile": row.profile or None,
+            "proposal": _proposal(row),
         },
         "recorded": None if row.recorded is None else row.recorded.as_json(),
         "simulated": None if row.simulated is None else row.simulated.as_json(),
@@ -67,6 +68,18 @@ def as_json(row: Row) -> dict[str, Any]:
         "warnings": list(row.warnings),
         "problem": row.problem,
         "verdict": row.verdict,
+    }
+
+
+def _proposal(row: Row) -> dict[str, Any] | None:
+    proposal = row.rules.proposal
+    if proposal is None:
+        return None
+    return {
+        "title": proposal.title,
+        "revision": proposal.revision,
+        "status": proposal.status,
+        "figures": {} if row.shown is None else dict(row.shown.figures),
     }
 
 
@@ -133,7 +146,7 @@ def _cells(measured: Measures) -> list[str]:
         str(measured.duplicates),
         _spread(measured.wait_ms),
         _spread(measured.key_wait_ms_max),
-        f"{measured.blocked_message_s:.1f} ({measured.needless_message_s:.1f})",
+        f"{measured.blocked_message_s:.1f} ({measured.needless_message_s:.1f})" if measured.judged else "-",
         "-" if ratio is None else f"{ratio:.2f}",
         "-" if speed is None else f"{speed:.0f}",
         str(measured.never_sent),
@@ -184,6 +197,9 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         if row.problem is not None:
             found.append(f"  {shown(row.rules.name)}: {printable(row.problem)}")
         found += [f"  {shown(row.rules.name)}: {printable(warning)}" for warning in row.warnings]
+        if row.shown is not None and row.shown.figures:
+            figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())
+            found.append(f"  {shown(row.rules.name)}: {figures}")
         if row.confidence is not None and row.confidence.level != HIGH:
             found.append(
                 f"  {shown(row.rules.name)}: {row.confidence.level} confidence: {row.confidence.reason}"
