@@ -514,8 +514,8 @@ _MEASURES: Final = closed(
         ),
         "wait_ms": _SPREAD,
         "key_wait_ms_max": _SPREAD,
-        "blocked_message_s": NUMBER,
-        "needless_message_s": NUMBER,
+        "blocked_message_s": maybe(NUMBER),
+        "needless_message_s": maybe(NUMBER),
         "balance": closed(
             {"max_share_ratio": maybe(NUMBER), "messages": by_name(COUNT), "keys": by_name(COUNT)}
         ),
@@ -545,6 +545,19 @@ _WHAT_IF: Final = (
                         "settings": by_name({"type": ["string", "integer", "boolean"]}),
                         "priority_levels": by_name(INTEGER),
                         "profile": maybe(TEXT),
+                        "proposal": means(
+                            maybe(
+                                closed(
+                                    {
+                                        "title": TEXT,
+                                        "revision": TEXT,
+                                        "status": TEXT,
+                                        "figures": by_name(NUMBER),
+                                    }
+                                )
+                            ),
+                            "rules of a proposal; null = of a release alone",
+                        ),
                     }
                 ),
                 "recorded": maybe(_MEASURES),

@@ -80,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; or a proposal such as "
-        "pip-474 instead of the variant (docs/proposals.md); may be given again",
+        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; or a proposal "
+        "instead of the variant: pip-474, pip-474-replay-queue, pip-486, pip-493; may be given again",
     )
     parser.add_argument("--matrix", action="store_true", help="compare all rules")
     parser.add_argument(

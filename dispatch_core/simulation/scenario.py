@@ -45,8 +45,8 @@ class Scenario:
     """The parameters of a simulation: ``messages`` over all dispatchers, ``consumers`` of each.
 
     ``rate``: messages a second per dispatcher; 0 = by the number of messages. ``ack_us``: mean time a consumer takes for
-    an entry. ``stuck_consumers``: so many take what they are sent and never answer; all consumers leave when
-    publishing is over. ``nack_share``: share of deliveries that are followed by a redelivery request. ``membership_changes``: per
+    an entry. ``stuck_consumers``: so many take what they are sent and never answer; all consumers leave when publishing is
+    over. ``nack_share``: share of deliveries that are followed by a redelivery request. ``membership_changes``: per
     dispatcher; None = the default of the churn. ``partitions``: so many dispatchers are partitions of a topic; 0 = all of
     them for Failover, topics without partitions for Key_Shared. ``priority_levels``: of the consumers in turn, 0 = the
     highest; none = all have 0. Raises ``ScenarioError`` for impossible values.

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dispatch_core.simulation import kinds
 from dispatch_core.simulation.publishing import KeySpace, Published
 from dispatch_core.simulation.tables import Client, Log, event_table, header_table, message_table
 from dispatch_core.simulation.world import Lines
@@ -38,6 +39,38 @@ class Sink(Protocol):
 
     def lines(self, lines: Lines) -> None:
         """Take lines in the order of the log; their arrays are reused after the call."""
+
+
+class LastSent:
+    """Keeps when each connection was sent something last, and how many entries it was sent, and nothing else."""
+
+    def __init__(self) -> None:
+        #: Connection → microseconds since the epoch.
+        self.at_us: dict[int, int] = {}
+        #: Connection → entries, every time counted.
+        self.entries: dict[int, int] = {}
+
+    def published(self, published: Published, hashes: npt.NDArray[np.int64]) -> None:
+        """See ``Sink``."""
+
+    def client(self, number: int, client: Client) -> None:
+        """See ``Sink``."""
+
+    def noted(self, words: Sequence[int]) -> int:
+        """See ``Sink``."""
+        return 0
+
+    def lines(self, lines: Lines) -> None:
+        """See ``Sink``."""
+        count = int(lines.n[0])
+        ends = np.append(lines.start[1:count], lines.n[1])
+        sent = np.flatnonzero(lines.kind[:count] == kinds.SENT)
+        listed = (ends - lines.start[:count])[sent]
+        for number, at_us, entries in zip(
+            lines.consumer[sent].tolist(), lines.t_us[sent].tolist(), listed.tolist(), strict=True
+        ):
+            self.at_us[number] = at_us
+            self.entries[number] = self.entries.get(number, 0) + entries
 
 
 class FileSink:

@@ -298,8 +298,8 @@ def outcome(
 ) -> Outcome:
     """Simulate a case under ``profile``: a pure call, independent of all others.
 
-    ``timers``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises ``DispatchAuditError`` for rules that cannot be
-    simulated.
+    ``timers``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises ``DispatchAuditError`` for rules
+    that cannot be simulated.
     """
     load = case.load.with_priorities(priorities or {}, EVERYBODY)
     log = simulate(load, profile, seed=seed, deliveries=case.deliveries, timers=timers, proposal=proposal)
@@ -554,6 +554,8 @@ def _middle(outcomes: Sequence[Outcome]) -> Outcome | None:
 
 
 def _value(measured: Measures, name: str) -> float | None:
+    if name == "blocked_message_s" and not measured.judged:
+        return None
     spread: Mapping[str, float | None] = {
         "wait_ms_p50": measured.wait_ms.p50,
         "wait_ms_p99": measured.wait_ms.p99,

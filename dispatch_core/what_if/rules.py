@@ -117,7 +117,7 @@ def named(name: str, broker_version: str | None = None, settings: Settings | Non
         return RuleSet(
             text,
             _version_in(release) or broker_version,
-            {**proposal.settings, **(settings or {})},
+            {_CLASSIC: False, **proposal.settings, **(settings or {})},
             proposal=proposal,
         )
     variant = next((known for known in sorted(VARIANTS, key=len, reverse=True) if text.endswith(known)), None)

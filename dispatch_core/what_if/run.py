@@ -25,8 +25,7 @@ from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
 from dispatch_core.what_if.clients import Deliveries, RecordedClients, RecordedPublishing, changes_of
 from dispatch_core.what_if.proposals.catalogue import Proposal
-from dispatch_core.what_if.proposals.runs import run_of
-from dispatch_core.what_if.proposals.stepped_run import SteppedRun
+from dispatch_core.what_if.proposals.runs import figures_of, run_of
 from dispatch_core.what_if.recorded import RecordedLoad
 
 Ints = npt.NDArray[np.int64]
@@ -159,9 +158,9 @@ def _simulate(
     dispatcher = FailoverRun(given, sink) if single else run_of(proposal, given, sink, load, deliveries)
     dispatcher.run()
     events = _of_incarnation(sink.events(), load)
-    if isinstance(dispatcher, SteppedRun):
+    if proposal is not None:
         acks = events.filter(pc.equal(events["kind"], "ack"))["positions"].combine_chunks()
-        header["figures"] = dispatcher.figures(_ordinals(load, pc.list_flatten(acks)), load)
+        header["figures"] = figures_of(dispatcher, _ordinals(load, pc.list_flatten(acks)), load)
     return DispatcherLog(
         recording=load.recording,
         cluster=load.cluster,

@@ -135,6 +135,7 @@ def _dispatcher(group: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 def _measured(measured: Mapping[str, Any]) -> list[str]:
     ratio, speed = measured["balance"]["max_share_ratio"], measured["throughput_per_s"]
+    blocked, needless = measured["blocked_message_s"], measured["needless_message_s"]
     return [
         f"{measured['out_of_order'] + measured['split_key']:,} ({measured['keys_out_of_order']:,})",
         f"{measured['redelivered']:,}",
@@ -142,7 +143,7 @@ def _measured(measured: Mapping[str, Any]) -> list[str]:
         f"{measured['duplicates']:,}",
         _spread(measured["wait_ms"]),
         _spread(measured["key_wait_ms_max"]),
-        f"{measured['blocked_message_s']:.1f} ({measured['needless_message_s']:.1f})",
+        "-" if blocked is None else f"{blocked:.1f} ({needless:.1f})",
         "-" if ratio is None else f"{ratio:.2f}",
         "-" if speed is None else f"{speed:,.0f}",
         f"{measured['never_sent']:,}",

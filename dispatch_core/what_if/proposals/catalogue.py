@@ -87,8 +87,9 @@ _ALL: Final = (
             "PIP-474: a read attempt looks for hot hashes, and moves up to dispatcherMaxReadBatchSize of their entries from "
             "the replay queue to the overflow, also those of consumers without permits; writing to the overflow and reading "
             "from it take no time",
-            "PIP-474: the cooldown begins with the last entry that was diverted; entries of the overflow that a consumer "
-            "gave back, or left with, return to its front",
+            "PIP-474: the cooldown begins with the last entry that was diverted; what a consumer that leaves, or asks "
+            "again, got from the overflow returns to its place there; what it got before its hash was hot goes to the end, "
+            "as everything of a hot hash that is read",
         ),
     ),
     Proposal(
@@ -119,8 +120,8 @@ _ALL: Final = (
             "one entry, and write fewer and later ones",
             "PIP-486: permits are granted as by Java clients, for half of the receiver queue (the first grant in the log) "
             "whenever so much was answered, and not at the recorded times, because consumers get other loads",
-            "PIP-486: consumers are sorted by name (those of one name as they joined), and number j of k owns the buckets from j*N/k to "
-            "before (j+1)*N/k; those for whom no bucket is left get nothing",
+            "PIP-486: consumers are sorted by name (those of one name as they joined), and number j of k owns the buckets "
+            "from j*N/k to before (j+1)*N/k; those for whom no bucket is left get nothing",
         ),
     ),
     Proposal(

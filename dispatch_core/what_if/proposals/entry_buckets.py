@@ -60,7 +60,10 @@ def starts(buckets: int) -> Ints:
 
 
 def canonical(h31: Ints, buckets: int) -> Ints:
-    """Return the canonical hash of the bucket of each key. ``h31``: masked murmur hashes of keys, whose low bits are hashB."""
+    """Return the canonical hash of the bucket of each key.
+
+    ``h31``: masked murmur hashes of keys, whose low 16 bits are hashB.
+    """
     first = starts(buckets)
     return np.maximum(first[np.searchsorted(first, h31 % RING_SIZE, side="right") - 1], 1)
 

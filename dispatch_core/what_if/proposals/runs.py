@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from dispatch_core.audit.sentences.durations import duration
-from dispatch_core.simulation.dispatcher_run import Given
+from dispatch_core.broker.state import MARK_DELETE
+from dispatch_core.simulation.dispatcher_run import DispatcherRun, Given
 from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.sink import Sink
 from dispatch_core.what_if.clients import Deliveries
@@ -11,7 +15,10 @@ from dispatch_core.what_if.proposals.catalogue import Proposal
 from dispatch_core.what_if.proposals.entry_buckets_run import EntryBucketRun
 from dispatch_core.what_if.proposals.hot_key_overflow_run import HotKeyOverflowRun
 from dispatch_core.what_if.proposals.retrying_hashes_run import RetryingHashesRun, nack_delay_us
+from dispatch_core.what_if.proposals.stepped_run import SteppedRun
 from dispatch_core.what_if.recorded import RecordedLoad
+
+Ints = npt.NDArray[np.int64]
 
 
 def run_of(
@@ -32,6 +39,18 @@ def run_of(
     if proposal.name == "pip-493":
         return RetryingHashesRun(given, sink, load, nack_delay_us(load, deliveries))
     return KeySharedRun(given, sink)
+
+
+def figures_of(run: DispatcherRun, acknowledged: Ints, load: RecordedLoad) -> dict[str, float]:
+    """Say what a run under a proposal came to, by name. ``acknowledged``: entries in the order of their acknowledgements.
+
+    The acknowledged ranges are those that the cursor has to keep apart, and to persist
+    (``managedLedgerMaxUnackedRangesToPersist``).
+    """
+    own = run.figures(acknowledged, load) if isinstance(run, SteppedRun) else {}
+    st = run.state
+    deleted = st.deleted[int(st.s[MARK_DELETE]) + 1 :].astype(np.int8)
+    return {**own, "acknowledged ranges in the end": int((np.diff(deleted, prepend=0) == 1).sum())}
 
 
 def assumed_by(proposal: Proposal, load: RecordedLoad, deliveries: Deliveries | None) -> tuple[str, ...]:
