@@ -160,7 +160,7 @@ def _simulate(
     events = _of_incarnation(sink.events(), load)
     if proposal is not None:
         acks = events.filter(pc.equal(events["kind"], "ack"))["positions"].combine_chunks()
-        header["figures"] = figures_of(dispatcher, _ordinals(load, pc.list_flatten(acks)), load)
+        header["figures"] = figures_of(proposal, dispatcher, _ordinals(load, pc.list_flatten(acks)), load)
     return DispatcherLog(
         recording=load.recording,
         cluster=load.cluster,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.selectors.selector import Selector
+from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation.churn import Change
 from dispatch_core.simulation.dispatcher_run import Connecting, Given
 from dispatch_core.simulation.key_shared_run import KeySharedRun
@@ -55,6 +56,13 @@ class EntryBucketRun(KeySharedRun):
     def _connect(self, change: Change, slot: int, number: int, connecting: Connecting) -> None:
         first, end = connecting.flows
         super()._connect(change, slot, number, replace(connecting, flows=(first, min(first + 1, end))))
+
+    def _redeliver(self, slot: int, entries: list[int], *, everything: bool) -> None:
+        """Let the client grant permits for what it asks for again, too: it has taken it from its queue."""
+        for entry in entries:
+            self._make_room_in_heap()
+            loop.grant(self.core.state, self._world, slot, entry)
+        super()._redeliver(slot, entries, everything=everything)
 
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
         return canonical(published.h31, self._buckets)

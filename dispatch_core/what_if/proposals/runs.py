@@ -41,13 +41,17 @@ def run_of(
     return KeySharedRun(given, sink)
 
 
-def figures_of(run: DispatcherRun, acknowledged: Ints, load: RecordedLoad) -> dict[str, float]:
+def figures_of(
+    proposal: Proposal, run: DispatcherRun, acknowledged: Ints, load: RecordedLoad
+) -> dict[str, float]:
     """Say what a run under a proposal came to, by name. ``acknowledged``: entries in the order of their acknowledgements.
 
-    The acknowledged ranges are those that the cursor has to keep apart, and to persist
+    For PIP-474 and its alternative: the acknowledged ranges that the cursor has to keep apart, and to persist
     (``managedLedgerMaxUnackedRangesToPersist``).
     """
     own = run.figures(acknowledged, load) if isinstance(run, SteppedRun) else {}
+    if not proposal.name.startswith("pip-474"):
+        return own
     st = run.state
     deleted = st.deleted[int(st.s[MARK_DELETE]) + 1 :].astype(np.int8)
     return {**own, "acknowledged ranges in the end": int((np.diff(deleted, prepend=0) == 1).sum())}

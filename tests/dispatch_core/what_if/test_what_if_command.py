@@ -53,6 +53,7 @@ def test_json_sets_recorded_and_simulated_side_by_side(capsys: pytest.CaptureFix
         "settings": {"subscriptionKeySharedUseClassicPersistentImplementation": False},
         "priority_levels": {},
         "profile": "4.2.4 sticky key, draining hashes, consistent hashing",
+        "proposal": None,
     }
     assert set(found["recorded"]) >= MEASURED
     assert set(found["simulated"]) >= MEASURED
