@@ -29,7 +29,7 @@ Four buckets and two consumers, then a third one whose name comes first:
 >>> [selector.add(number, name).added for number, name in ((1, "b"), (2, "c"))]
 [{1: ((0, 65535),)}, {2: ((32768, 65535),)}]
 >>> selector.add(3, "a").added
-{1: ((16384, 32767),), 3: ((0, 16383),)}
+{3: ((0, 16383),)}
 >>> [selector.select(hash_value) for hash_value in (1, 16384, 32768, 49152)]
 [3, 1, 2, 2]
 """
