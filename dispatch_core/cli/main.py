@@ -53,6 +53,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.what_if",
         "simulate the same clients and load under other rules, and compare",
     ),
+    "ranges": (
+        "dispatch_core.cli.ranges",
+        "show the hash ranges that the clients of a STICKY subscription announce, and what another node moves",
+    ),
     "report": ("dispatch_core.cli.report", "write a report for a browser: one HTML file per dispatcher"),
     "strip": ("dispatch_core.cli.strip", "reduce a dispatcher trace to its log of level E"),
     "convert": ("dispatch_core.cli.convert", "convert recordings to another file format"),

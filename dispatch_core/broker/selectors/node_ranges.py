@@ -11,11 +11,19 @@ are accepted since #7231.
 [(4707, 7673), (7674, 23096)]
 >>> hashed_ranges(2, 1, points=2)
 [(0, 4706), (23097, 24679), (24680, 65535)]
+
+A fifth node moves half of the hashes between equal parts, and about a fifth of them between hashed ones:
+
+>>> [round(moved_share(4, 5, points=points), 2) for points in (None, 100)]
+[0.5, 0.2]
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from dispatch_core.broker import hashing
 from dispatch_core.broker.selectors.assignments import Range
@@ -49,6 +57,29 @@ def hashed_ranges(nodes: int, index: int, *, points: int) -> list[Range]:
     if owners[ends[0]] == index and ends[-1] < _SIZE - 1:
         ranges.append((ends[-1] + 1, _SIZE - 1))
     return ranges
+
+
+def node_ranges(nodes: int, index: int, points: int | None) -> list[Range]:
+    """Return the ranges of node ``index``: hashed ones, or its equal part where ``points`` is None."""
+    return equal_ranges(nodes, index) if points is None else hashed_ranges(nodes, index, points=points)
+
+
+def moved_share(nodes: int, to_nodes: int, *, points: int | None) -> float:
+    """Return the share of the hash space that has another owner with ``to_nodes`` nodes than with ``nodes``.
+
+    Nodes are numbered from 0; those above the lower number join or leave. Raises ``ValueError`` for impossible numbers.
+    """
+    before, after = _owners(nodes, points), _owners(to_nodes, points)
+    return float((before != after).mean())
+
+
+def _owners(nodes: int, points: int | None) -> npt.NDArray[np.int64]:
+    """Return the node of every slot."""
+    owners = np.full(_SIZE, -1, np.int64)
+    for node in range(nodes):
+        for start, end in node_ranges(nodes, node, points):
+            owners[start : end + 1] = node
+    return owners
 
 
 def _check(nodes: int, index: int, points: int) -> None:

@@ -16,6 +16,7 @@ NAMES = (
     "diagnose",
     "watch-stats",
     "what-if",
+    "ranges",
     "report",
     "strip",
     "hunt",
