@@ -520,6 +520,26 @@ _MEASURES: Final = closed(
             {"max_share_ratio": maybe(NUMBER), "messages": by_name(COUNT), "keys": by_name(COUNT)}
         ),
         "active_topics": by_name(COUNT),
+        "key_changes": means(
+            closed(
+                {
+                    "keys": COUNT,
+                    "of": means(COUNT, "keys that were sent"),
+                    "changes": COUNT,
+                    "by_membership_change": listed(
+                        closed(
+                            {
+                                "t_us": TIME_US,
+                                "what": choice("joined", "left"),
+                                "consumer_name": TEXT,
+                                "keys": COUNT,
+                            }
+                        )
+                    ),
+                }
+            ),
+            "keys that went to another consumer name than before; of several topics without the joins and leaves",
+        ),
         "throughput_per_s": maybe(NUMBER),
         "never_sent": COUNT,
     }
@@ -586,10 +606,34 @@ _WHAT_IF: Final = (
                     )
                 ),
                 "warnings": TEXTS,
+                "notes": means(TEXTS, "what rules did that no release has"),
                 "problem": maybe(TEXT),
                 "verdict": VERDICT,
             }
         ),
+    ),
+)
+_NODES: Final = {
+    "nodes": means(COUNT, "that divide the hash space"),
+    "points": maybe(means(COUNT, "of each node; null = equal parts")),
+}
+_RANGES: Final = (
+    Line(
+        "node",
+        "per node",
+        closed(
+            {
+                "node": means(COUNT, "its index"),
+                **_NODES,
+                "ranges": means(listed(listed(COUNT)), "start and end, both included"),
+                "share": means(NUMBER, "of the hash space"),
+            }
+        ),
+    ),
+    Line(
+        "move",
+        "last, with --to-nodes",
+        closed({**_NODES, "to_nodes": COUNT, "moved_share": means(NUMBER, "of the hash space")}),
     ),
 )
 _REPORT: Final = (
@@ -787,6 +831,7 @@ LINES: Final[Mapping[str, tuple[Line, ...]]] = {
     "hunt": _HUNT,
     "minimize": _MINIMIZE,
     "pipeline": _PIPELINE,
+    "ranges": _RANGES,
     "record-messages": _RECORD_MESSAGES,
     "report": _REPORT,
     "stats": _STATS,

@@ -33,9 +33,11 @@ from dispatch_core.cli.selection import (
 from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import RECORDED as AS_RECORDED
+from dispatch_core.what_if.client_ranges import STOP_US
 from dispatch_core.what_if.rules import (
     RECORDED,
     SEEDS,
+    RuleNameError,
     RuleSet,
     asked_for,
     matrix_for,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from dispatch_core.what_if import compare
 
 _MOST_SEEDS: Final = 1000
+_LONGEST_STOP_MS: Final = 3_600_000
 #: Options of other commands that mean nothing here.
 _REFUSED: Final = {
     "--complete": "a simulation ends with the log's last line, and what still waits then is counted as never_sent",
@@ -80,8 +83,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; or a proposal "
-        "instead of the variant: pip-474, pip-474-replay-queue, pip-486, pip-493; may be given again",
+        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; or a proposal such as "
+        "pip-474 instead of the variant (docs/proposals.md); clients that divide the hash space themselves: node-ranges "
+        "(equal), node-ranges-100 (100 points each); may be given again",
+    )
+    parser.add_argument(
+        "--reindex-ms",
+        type=int,
+        default=STOP_US // 1000,
+        metavar="N",
+        help="node-ranges: how long all nodes are stopped when one is added or removed (default %(default)s)",
     )
     parser.add_argument("--matrix", action="store_true", help="compare all rules")
     parser.add_argument(
@@ -92,6 +103,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N",
         help="give the consumers of this name the priority level N, 0 = the highest, under all the rules; *=N: all others; "
         "may be given again",
+    )
+    parser.add_argument(
+        "--key-changes",
+        action="store_true",
+        help="list the joins and leaves behind which keys went to another consumer (--json always has them)",
     )
     parser.add_argument(
         "--seeds",
@@ -109,7 +125,10 @@ def run(options: argparse.Namespace) -> int:
     """Simulate and compare; returns 0 if no order violation is predicted, 1 if one is, 2 if a log was not simulated."""
     given = dict(overrides_given(options).settings)
     priorities = priorities_given(options.priorities)
-    asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix)
+    if not 1 <= options.reindex_ms <= _LONGEST_STOP_MS:
+        raise RuleNameError(f"--reindex-ms {options.reindex_ms}: give a number from 1 to {_LONGEST_STOP_MS}")
+    stop_us = options.reindex_ms * 1000
+    asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix, stop_us=stop_us)
     asked = [with_priorities(rules, priorities) for rules in asked]
     seeds = _seeds(options)
     policy = policy_given(options)
@@ -221,5 +240,7 @@ def _print(rows: Sequence[compare.Row], options: argparse.Namespace) -> None:
             if row.problem is not None:
                 print(tell.problem_of(row), file=sys.stderr)
     else:
-        print(tell.for_people(rows))
+        print(tell.for_people(rows), end="" if options.key_changes else "\n")
+        if options.key_changes:
+            print(tell.key_changes(rows))
     sys.stdout.flush()

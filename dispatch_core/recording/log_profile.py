@@ -121,8 +121,8 @@ def subscription_type(log: DispatcherLog) -> str:
     return "Failover" if _rows(log, _SINGLE_ACTIVE, ["kind"]).num_rows else "Key_Shared"
 
 
-def profile_of(log: DispatcherLog) -> Profile:
-    """The profile a log's header and first consumer call for.
+def profile_of(log: DispatcherLog, key_shared_mode: str | None = None) -> Profile:
+    """The profile a log's header and first consumer call for. ``key_shared_mode``: instead of that consumer's.
 
     Raises ``ProfileError`` for a header from which no rule can be derived.
     """
@@ -139,7 +139,7 @@ def profile_of(log: DispatcherLog) -> Profile:
         log.header.get("config"),
         subscription_type=kind,
         partition_index=partition_index(log.header, log.topic),
-        key_shared_mode=policy.mode,
+        key_shared_mode=key_shared_mode or policy.mode,
         allow_out_of_order=policy.allow_out_of_order,
         non_persistent=is_non_persistent(log.topic),
     )

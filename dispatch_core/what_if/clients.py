@@ -61,17 +61,25 @@ class Deliveries:
 class RecordedClients:
     """The recorded clients, see ``simulation.dispatcher_run.Clients``."""
 
-    def __init__(self, load: RecordedLoad, deliveries: Deliveries | None = None) -> None:
+    def __init__(
+        self,
+        load: RecordedLoad,
+        deliveries: Deliveries | None = None,
+        connections: RecordedLoad | None = None,
+    ) -> None:
+        """``connections``: the load with other connections, permits and requests; the answers stay those of ``load``."""
+        connections = connections or load
         self.latency_us = np.ones(1, np.int64)
         self.refuses = np.zeros(1, np.uint8)
         self.rejected: list[str] = []  # names of clients that the broker refused
-        self._joins = {join.number: join for join in load.joins}
+        self._joins = {join.number: join for join in connections.joins}
         names = {name: at for at, name in enumerate(dict.fromkeys(join.name for join in load.joins))}
-        self._who = {join.number: names[join.name] for join in load.joins}
+        self._who = {join.number: names[join.name] for join in (*load.joins, *connections.joins)}
         self._until = {number: at_us for at_us, number in load.leaves}
-        self._flows = _rows_by_consumer(load.flows[1], load.flows[0])
+        self._connected_until = {number: at_us for at_us, number in connections.leaves}
+        self._flows = _rows_by_consumer(connections.flows[1], connections.flows[0])
         self._requests: dict[int, list[tuple[int, int]]] = {}
-        self.acts = self._acts(load, len(names), deliveries)
+        self.acts = self._acts(load, connections, len(names), deliveries)
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
         """See ``Clients``."""
@@ -83,7 +91,7 @@ class RecordedClients:
             Client(join.name, join.consumer_id, join.ranges, join.priority_level, join.address),
             queue,
             who=self._who[join.number],
-            until_us=self._until.get(join.number, NEVER),
+            until_us=self._connected_until.get(join.number, NEVER),
             flows=(first, end),
             requests=self._requests.get(join.number, ()),
         )
@@ -97,9 +105,11 @@ class RecordedClients:
 
     # --- the arrays ------------------------------------------------------------------------------------------
 
-    def _acts(self, load: RecordedLoad, names: int, deliveries: Deliveries | None) -> Acts:
+    def _acts(
+        self, load: RecordedLoad, connections: RecordedLoad, names: int, deliveries: Deliveries | None
+    ) -> Acts:
         acks = load.acks
-        requests = [request for request in load.requests if request.consumer in self._who]
+        requests = [request for request in connections.requests if request.consumer in self._who]
         asked = np.array(
             [
                 (request.at_us, request.consumer, REFUSES, wanted)
@@ -140,8 +150,8 @@ class RecordedClients:
             # With one active consumer a rewind redelivers entries that another connection holds and acknowledges; a
             # consumer without an answer of its own then does not answer.
             acked_us=np.full(len(acked), NEVER, np.int64) if load.is_single_active else acked,
-            flow_us=load.flows[0][flow_order],
-            flow_permits=load.flows[2][flow_order],
+            flow_us=connections.flows[0][flow_order],
+            flow_permits=connections.flows[2][flow_order],
             like_start=like[0],
             like_us=like[1],
             like_answer_us=like[2],

@@ -35,8 +35,10 @@ from dispatch_core.what_if.proposals.runs import assumed_by
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.rules import (
     EVERYBODY,
+    NO_CUSTOM,
     RECORDED,
     SEEDS,
+    CustomRules,
     Priorities,
     RuleSet,
     Settings,
@@ -110,12 +112,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One simulation of a case. ``same_first_consumer``: part of the positions sent first to the recorded consumer."""
+    """One simulation of a case.
+
+    ``same_first_consumer``: part of the positions sent first to the recorded consumer. ``notes``: what custom rules did.
+    """
 
     seed: int
     measures: Measures
     same_first_consumer: float | None
     figures: Mapping[str, float] = field(default_factory=dict)  # what a proposal did, by name
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +227,7 @@ class Row:
     confidence: Confidence | None = None
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     problem: str | None = None
     tolerated: OrderLimits = NO_VIOLATION
     recorded_rules: str | None = None
@@ -295,19 +302,34 @@ def outcome(
     timers: Settings | None = None,
     priorities: Priorities | None = None,
     proposal: Proposal | None = None,
+    custom: CustomRules = NO_CUSTOM,
 ) -> Outcome:
     """Simulate a case under ``profile``: a pure call, independent of all others.
 
-    ``timers``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises ``DispatchAuditError`` for rules
-    that cannot be simulated.
+    ``timers``, ``custom``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises ``DispatchAuditError``
+    for rules that cannot be simulated.
     """
     load = case.load.with_priorities(priorities or {}, EVERYBODY)
-    log = simulate(load, profile, seed=seed, deliveries=case.deliveries, timers=timers, proposal=proposal)
+    log = simulate(
+        load,
+        profile,
+        seed=seed,
+        deliveries=case.deliveries,
+        timers=timers,
+        proposal=proposal,
+        custom=custom,
+    )
     judged = proposal is None or not proposal.chooses_owners
     audit = audit_whole(log, from_us=case.from_us, rules=judged)
     there = FirstConsumers.of(audit.deliveries)
     measured = measures(log, audit, begin=case.begin, from_us=case.from_us, judged=judged)
-    return Outcome(seed, measured, case.first.shared_with(there), log.header.get("figures", {}))
+    return Outcome(
+        seed,
+        measured,
+        case.first.shared_with(there),
+        log.header.get("figures", {}),
+        tuple(log.header.get("notes", ())),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,10 +362,11 @@ def rows_of(
 
     def simulated_by(profile: Profile, wanted: RuleSet) -> tuple[Outcome, ...]:
         for seen, before, found in simulated:
-            if same_rules(seen, profile) and _same_beside(before, wanted):
+            if same_rules(seen, profile) and before.beside_profile == wanted.beside_profile:
                 return found
         outcomes = tuple(
-            outcome(case, profile, seed, wanted.timers, wanted.priorities, wanted.proposal) for seed in seeds
+            outcome(case, profile, seed, wanted.timers, wanted.priorities, wanted.proposal, wanted.custom)
+            for seed in seeds
         )
         simulated.append((profile, wanted, outcomes))
         return outcomes
@@ -356,15 +379,6 @@ def rows_of(
             yield _row(log, case, rule_set, profile=profile, outcomes=outcomes, control=control)
         except DispatchAuditError as error:
             yield _row(log, case, rule_set, problem=str(error))
-
-
-def _same_beside(rules: RuleSet, other: RuleSet) -> bool:
-    """True if two sets of rules with equal profiles are alike in all that is no part of a profile."""
-    return (rules.timers, rules.priorities, rules.proposal) == (
-        other.timers,
-        other.priorities,
-        other.proposal,
-    )
 
 
 def _control(
@@ -387,7 +401,7 @@ def _row(
     control: tuple[Outcome, ...] = (),
     problem: str | None = None,
 ) -> Row:
-    proposal = rules.proposal
+    proposal, middle = rules.proposal, _middle(outcomes)
     confidence = confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None
     assumptions = () if case is None else case.assumptions
     warnings = () if profile is None else (*profile.warnings, *without_effect(rules, profile))
@@ -409,6 +423,7 @@ def _row(
         confidence=of_proposal(confidence, proposal),
         assumptions=assumptions,
         warnings=warnings,
+        notes=() if middle is None else middle.notes,
         problem=problem,
         recorded_rules=None if case is None or case.load.profile is None else case.load.profile.name,
     )

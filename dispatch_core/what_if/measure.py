@@ -23,6 +23,7 @@ from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, posi
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.replay.whole_log import WholeAudit, active_times_of
+from dispatch_core.what_if.key_affinity import KeyAffinity
 
 Ints = npt.NDArray[np.int64]
 
@@ -115,6 +116,7 @@ class Measures:
         messages_of, keys_of: by consumer name; ``fair_of``: messages in proportion to the share of the hash space.
         judged: the rules of a release say what was held back, and who owns which part of the hash space.
         active_topics: by consumer name, the topics for which it was active longest.
+        affinity: keys that changed their consumer.
         from_us, until_us: time of the first line of the log or of the beginning of what is measured, and of the last first
             delivery.
     """
@@ -139,6 +141,7 @@ class Measures:
     keys_of: Mapping[str, int] = field(default_factory=dict)
     fair_of: Mapping[str, float] = field(default_factory=dict)
     active_topics: Mapping[str, int] = field(default_factory=dict)
+    affinity: KeyAffinity = field(default_factory=KeyAffinity)
     from_us: int | None = None
     until_us: int | None = None
     judged: bool = True
@@ -192,6 +195,7 @@ class Measures:
                 "keys": dict(self.keys_of),
             },
             "active_topics": dict(self.active_topics),
+            "key_changes": self.affinity.as_json(),
             "throughput_per_s": self.throughput_per_s,
             "never_sent": self.never_sent,
         }
@@ -249,6 +253,7 @@ def measures(
             if row["hash_share"] is not None
         },
         active_topics=_active(log, audit.ownership) if single else {},
+        affinity=KeyAffinity.of(log.events, audit.deliveries),
         from_us=log.start_t_us if from_us is None else max(from_us, log.start_t_us or from_us),
         until_us=pc.max(first["t_us"]).as_py() if first.num_rows else None,
         waits=waits.coarse(),
@@ -280,6 +285,7 @@ def together(measured: Sequence[Measures]) -> Measures:
         **added,
         wait_ms=waits.spread(),
         key_wait_ms_max=key_waits.spread(),
+        affinity=KeyAffinity.together(part.affinity for part in measured),
         from_us=min(starts, default=None),
         until_us=max(ends, default=None),
         judged=all(part.judged for part in measured),

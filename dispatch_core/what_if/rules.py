@@ -6,11 +6,13 @@ A name gives release and variant. Without a release, the log's own (or ``--broke
   ``classic-range`` (the dispatcher of 3.x in 4.x);
 * Failover: ``modulo``, ``ring`` (PIP-392).
 
+Ranges that clients announce stand in the place of a variant: ``node-ranges`` (equal), ``node-ranges-100`` (100 points each).
 A proposal (``proposals.catalogue``) stands in the place of a variant: ``pip-474``, ``4.2.4-pip-493``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -23,6 +25,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.simulation.scenario import MOST_PRIORITY_LEVEL
+from dispatch_core.what_if.client_ranges import STOP_US, ClientRanges
 from dispatch_core.what_if.proposals.catalogue import PROPOSALS, Proposal, proposal_named
 
 Settings = Mapping[str, Value | str]
@@ -44,6 +47,8 @@ VARIANTS: Final[dict[str, dict[str, bool]]] = {
     "modulo": {_RING: False},
     "ring": {_RING: True},
 }
+#: Ranges that clients announce; the number of points of each.
+_NODE_RANGES: Final = re.compile(r"node-ranges(?:-([1-9][0-9]{0,4}))?$")
 _KEY_SHARED: Final = ("ch", "range", "classic-ch", "classic-range")
 _FAILOVER: Final = ("modulo", "ring")
 #: Releases of the matrix beside the log's own, one for each rule: the read position of 3.x, PIP-282, draining hashes.
@@ -63,6 +68,17 @@ class PriorityError(DispatchAuditError):
 
 
 @dataclass(frozen=True, slots=True)
+class CustomRules:
+    """Rules that no release has. ``client_ranges``: clients announce ranges of their own (STICKY)."""
+
+    client_ranges: ClientRanges | None = None
+
+
+#: The rules of a release and nothing else.
+NO_CUSTOM: Final = CustomRules()
+
+
+@dataclass(frozen=True, slots=True)
 class RuleSet:
     """Rules as differences from the recorded ones: release (``None`` = the recorded one) and settings.
 
@@ -75,6 +91,12 @@ class RuleSet:
     settings: Settings = field(default_factory=dict)
     priorities: Priorities = field(default_factory=dict)
     proposal: Proposal | None = None
+    custom: CustomRules = NO_CUSTOM
+
+    @property
+    def beside_profile(self) -> tuple[Settings, Priorities, Proposal | None, CustomRules]:
+        """All that a simulation depends on beside the profile."""
+        return self.timers, self.priorities, self.proposal, self.custom
 
     @property
     def timers(self) -> Settings:
@@ -90,7 +112,8 @@ class RuleSet:
 
         Raises ``ProfileError``, and ``UnsupportedRuleError`` for a proposal that does not build on them.
         """
-        profile = profile_of(self.applied_to(log))
+        mode = None if self.custom.client_ranges is None else "STICKY"
+        profile = profile_of(self.applied_to(log), mode)
         if self.proposal is not None:
             self.proposal.check(profile)
         return profile
@@ -100,8 +123,16 @@ class RuleSet:
 RECORDED: Final = RuleSet("as recorded")
 
 
-def named(name: str, broker_version: str | None = None, settings: Settings | None = None) -> RuleSet:
+def named(
+    name: str,
+    broker_version: str | None = None,
+    settings: Settings | None = None,
+    *,
+    stop_us: int = STOP_US,
+) -> RuleSet:
     """The rules of a name, added to ``settings``; ``broker_version`` applies if the name has no release.
+
+    ``stop_us``: how long nodes with ranges of their own are all stopped when one is added or removed.
 
     Raises ``RuleNameError``, and ``ProfileError`` for a release that cannot be parsed.
 
@@ -120,16 +151,21 @@ def named(name: str, broker_version: str | None = None, settings: Settings | Non
             {_CLASSIC: False, **proposal.settings, **(settings or {})},
             proposal=proposal,
         )
-    variant = next((known for known in sorted(VARIANTS, key=len, reverse=True) if text.endswith(known)), None)
+    known, custom = {**VARIANTS}, NO_CUSTOM
+    if ranges := _NODE_RANGES.search(text):
+        known[ranges[0]] = {}
+        custom = CustomRules(ClientRanges(None if ranges[1] is None else int(ranges[1]), stop_us))
+    variant = next((word for word in sorted(known, key=len, reverse=True) if text.endswith(word)), None)
     release = text.removesuffix(variant or "")
     if variant is None or not _is_release(release):
         near = get_close_matches(text, [*VARIANTS, *PROPOSALS], n=1, cutoff=0.0)
         raise RuleNameError(
             f"--rules {name[:80]}: give VARIANT or RELEASE-VARIANT, such as 4.2.4-ch; variants are "
-            f"{', '.join(VARIANTS)}, and the proposals {', '.join(PROPOSALS)}"
+            f"{', '.join(VARIANTS)}, node-ranges, node-ranges-POINTS, and the proposals {', '.join(PROPOSALS)}"
             + (f"; the nearest is {near[0]}" if near else "")
         )
-    return RuleSet(text, _version_in(release) or broker_version, {**(settings or {}), **VARIANTS[variant]})
+    version = _version_in(release) or broker_version
+    return RuleSet(text, version, {**(settings or {}), **known[variant]}, custom=custom)
 
 
 def _is_release(text: str) -> bool:
@@ -146,10 +182,15 @@ def _version_in(release: str) -> str | None:
 
 
 def asked_for(
-    names: Sequence[str], broker_version: str | None, settings: Settings, *, matrix: bool
+    names: Sequence[str],
+    broker_version: str | None,
+    settings: Settings,
+    *,
+    matrix: bool,
+    stop_us: int = STOP_US,
 ) -> list[RuleSet]:
     """The rules that a command line names, without those of ``matrix``, which depend on the log (``matrix_for``)."""
-    found = [named(name, broker_version, settings) for name in names]
+    found = [named(name, broker_version, settings, stop_us=stop_us) for name in names]
     if not found and not matrix:
         if broker_version is None and not settings:
             return [RECORDED]

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.arrays.positions import locate
+from dispatch_core.audit.sentences.durations import duration
+from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.broker.profiles import Dispatcher, Profile, is_non_persistent
 from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
@@ -23,10 +25,12 @@ from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
+from dispatch_core.what_if.client_ranges import with_client_ranges
 from dispatch_core.what_if.clients import Deliveries, RecordedClients, RecordedPublishing, changes_of
 from dispatch_core.what_if.proposals.catalogue import Proposal
 from dispatch_core.what_if.proposals.runs import figures_of, run_of
 from dispatch_core.what_if.recorded import RecordedLoad
+from dispatch_core.what_if.rules import NO_CUSTOM, CustomRules
 
 Ints = npt.NDArray[np.int64]
 
@@ -42,6 +46,7 @@ def simulate(
     deliveries: Deliveries | None = None,
     timers: Mapping[str, object] | None = None,
     proposal: Proposal | None = None,
+    custom: CustomRules = NO_CUSTOM,
 ) -> DispatcherLog:
     """Simulate ``load`` under the rules of ``profile``.
 
@@ -52,6 +57,7 @@ def simulate(
         deliveries: the result of ``deliveries_of(load)``, if several simulations share it.
         timers: settings of ``broker.settings.TIMERS`` that replace the recorded ones.
         proposal: rules on top of these; the header's ``figures`` say what they did.
+        custom: rules that no release has, on top of ``profile``; the header's ``notes`` say what they did.
 
     Raises:
         UnsupportedRuleError: these rules cannot be simulated with these clients.
@@ -61,10 +67,11 @@ def simulate(
         load = replace(load, header={**load.header, "config": {**recorded_settings(load), **timers}})
     if deliveries is None:
         delays = _varied(usual(profile), seed)
-        return _simulate(load, profile, None, delays, load.stored_us, proposal=proposal)
+        return _simulate(load, profile, None, delays, load.stored_us, proposal=proposal, custom=custom)
     paces = tuple(replace(pace, delays=_varied(pace.delays, seed)) for pace in deliveries.paces)
     delays = _varied(deliveries.delays, seed)
-    return _simulate(load, profile, deliveries, delays, deliveries.stored_us, paces, proposal=proposal)
+    stored_us = deliveries.stored_us
+    return _simulate(load, profile, deliveries, delays, stored_us, paces, proposal=proposal, custom=custom)
 
 
 def deliveries_of(load: RecordedLoad) -> Deliveries | None:
@@ -106,6 +113,7 @@ def _simulate(
     paces: Paces = (),
     *,
     proposal: Proposal | None = None,
+    custom: CustomRules = NO_CUSTOM,
 ) -> DispatcherLog:
     if is_non_persistent(load.topic):
         raise UnsupportedRuleError(
@@ -142,13 +150,21 @@ def _simulate(
         sizes=load.num_messages,
     )
     sink = MemorySink(log)
+    connections = load
+    notes = []
+    if custom.client_ranges is not None:
+        connections, stops = with_client_ranges(load, custom.client_ranges)
+        notes.append(
+            f"{counted(stops, 'time', 'times')} a node was added or removed, and all were stopped for "
+            f"{duration(custom.client_ranges.stop_us)}"
+        )
     given = Given(
         profile=profile,
         topic=load.topic,
         partition_index=load.partition_index,
-        changes=changes_of(load),
+        changes=changes_of(connections),
         publishing=RecordedPublishing(load, stored_us, fallback=profile.fallback_key),
-        clients=RecordedClients(load, deliveries),
+        clients=RecordedClients(load, deliveries, connections),
         exclusive=load.subscription_type == "Exclusive",
         until_us=load.until_us,
         delays=delays,
@@ -157,6 +173,8 @@ def _simulate(
     )
     dispatcher = FailoverRun(given, sink) if single else run_of(proposal, given, sink, load, deliveries)
     dispatcher.run()
+    if notes:
+        header["notes"] = notes
     events = _of_incarnation(sink.events(), load)
     if proposal is not None:
         acks = events.filter(pc.equal(events["kind"], "ack"))["positions"].combine_chunks()

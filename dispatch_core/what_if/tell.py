@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dispatch_core.audit.promises.promise import FAIL
+from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, worst_first
 from dispatch_core.audit.sentences.names import printable, rules_called, shown
 from dispatch_core.times import date_and_clock
@@ -23,6 +24,7 @@ _COLUMNS: Final = (
     "of keys",
     "blocked (needless)",
     "share",
+    "moved (times)",
     "msg/s",
     "unsent",
     "same",
@@ -34,6 +36,7 @@ again, twice, late: entries sent again for an allowed cause, pending on two cons
 wait: from publishing a message to its first delivery; of keys: the longest wait of each key
 blocked (needless): message-seconds that rules held back, and those while no consumer had an entry of the hash pending
 share: load of the most loaded consumer, in multiples of its share; unsent: entries never sent by the end of the log
+moved (times): keys that went to another consumer name than before, and how often keys did so altogether
 same: positions that go first to the recorded connection; sure: confidence in the prediction"""
 
 
@@ -66,6 +69,7 @@ def as_json(row: Row) -> dict[str, Any]:
         "assumptions": list(row.assumptions),
         "confidence": None if row.confidence is None else row.confidence.as_json(),
         "warnings": list(row.warnings),
+        "notes": list(row.notes),
         "problem": row.problem,
         "verdict": row.verdict,
     }
@@ -111,6 +115,24 @@ def for_people(rows: Sequence[Row]) -> str:
     return "\n".join([title, *_aligned(table), *_active(rows, recorded), *_remarks(rows)]) + "\n"
 
 
+def key_changes(rows: Sequence[Row]) -> str:
+    """List for the recording and each rules the joins and leaves behind which keys went to another consumer."""
+    recorded = next((row.recorded for row in rows if row.recorded is not None), None)
+    lines = []
+    for name, measured in (("recorded", recorded), *((shown(row.rules.name), row.simulated) for row in rows)):
+        if measured is None:
+            continue
+        begin_us = measured.from_us or 0
+        moves = [
+            f"{shown(change.consumer_name)} {'joined' if change.joined else 'left'} after "
+            f"{duration(change.t_us - begin_us)}: {change.keys}"
+            for change in measured.affinity.by_change
+            if change.keys
+        ]
+        lines.append(f"  keys moved, {name}: {'; '.join(moves) or 'none'}")
+    return "\n".join(lines) + "\n"
+
+
 def failed(rows: Sequence[Row]) -> str:
     """List the predictions that fail, the worst first; empty if there are not several dispatchers."""
     found = [(row, row.simulated) for row in rows if row.verdict == FAIL and row.simulated is not None]
@@ -148,6 +170,7 @@ def _cells(measured: Measures) -> list[str]:
         _spread(measured.key_wait_ms_max),
         f"{measured.blocked_message_s:.1f} ({measured.needless_message_s:.1f})" if measured.judged else "-",
         "-" if ratio is None else f"{ratio:.2f}",
+        f"{measured.affinity.keys} ({measured.affinity.changes})",
         "-" if speed is None else f"{speed:.0f}",
         str(measured.never_sent),
     ]
@@ -196,7 +219,7 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.problem is not None:
             found.append(f"  {shown(row.rules.name)}: {printable(row.problem)}")
-        found += [f"  {shown(row.rules.name)}: {printable(warning)}" for warning in row.warnings]
+        found += [f"  {shown(row.rules.name)}: {printable(text)}" for text in (*row.warnings, *row.notes)]
         if row.shown is not None and row.shown.figures:
             figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())
             found.append(f"  {shown(row.rules.name)}: {figures}")

@@ -1,0 +1,59 @@
+"""Commands in documents print what is quoted behind them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.cli.main import main
+from tests.platform.test_boundaries import ROOT
+
+#: Pages of which every block of commands is run, in order; a block behind one quotes what the last command prints.
+PAGES = ("proposed-rules.md",)
+BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAM = "dispatch-audit "
+
+
+def commands_of(block: str) -> list[list[str]]:
+    """Return the commands of a block; a backslash at the end of a line goes on with the next one."""
+    return [shlex.split(line)[1:] for line in block.replace("\\\n", " ").splitlines()]
+
+
+def blocks_of(page: str) -> list[str]:
+    return BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_print_what_is_quoted(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    printed = None
+    compared = 0
+    for block in blocks_of(page):
+        if block.startswith(PROGRAM):
+            for arguments in commands_of(block):
+                assert main(arguments) in (0, 1), arguments
+                printed = capsys.readouterr().out
+            continue
+        assert printed is not None, f"no command before: {block[:80]}"
+        assert block in printed
+        compared += 1
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_commands_is_one(page: str) -> None:
+    """A block that only contains a command would be taken for output."""
+    blocks = blocks_of(page)
+    assert all(
+        PROGRAM not in line
+        for block in blocks
+        for line in block.splitlines()[1:]
+        if not block.startswith(PROGRAM)
+    )
+    assert sum(block.startswith(PROGRAM) for block in blocks) >= 3
