@@ -87,6 +87,7 @@ from dispatch_core.broker.state import (
     IN_ORDER,
     N_CONSUMERS,
     N_REPLAY,
+    NO_REPLAY_ORDER,
     NOBODY,
     READ_POSITION,
     STAMP,
@@ -348,7 +349,8 @@ def replay_order(st: State, is_replay: bool, hash_id: int) -> bool:
     >>> replay_order(st, False, 0), replay_order(st, True, 0)
     (True, False)
     """
-    return not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
+    held = not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
+    return held and st.s[NO_REPLAY_ORDER] == 0
 
 
 @compiled

@@ -68,7 +68,12 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         s[st_.TRACK_LAST_SENT] = s[st_.TRACK_DRAINING] = s[st_.REPLAY_BY_PERMITS] = 0
         s[st_.PRE_FILTERS_REPLAY] = int("replay_pre_filter" in profile.changes)
         s[st_.SORTS_RECENT] = int("recently_joined_sorted" in profile.changes)
-        s[st_.STUCK_MEMORY] = int("no_stuck_consumers" not in profile.changes)
+        s[st_.STUCK_MEMORY] = int(
+            "stuck_consumers" in profile.changes and "no_stuck_consumers" not in profile.changes
+        )
+        s[st_.NO_REPLAY_ORDER] = int("replay_order" not in profile.changes)
+        s[st_.NO_MIN_REPLAY] = int("min_replay" not in profile.changes)
+        s[st_.NEVER_STUCK] = int("looks_past_stuck" not in profile.changes)
         unknown = self.id_of_hash(UNKNOWN_HASH)
         s[st_.STORED_HASH] = st_.NO_HASH if keeps_pending_hash(profile) or unknown is None else unknown
 
@@ -77,7 +82,9 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     # --- membership ------------------------------------------------------------------------------------------
 
-    def _remember_position(self, slot: int) -> int:
+    def _remember_position(self, slot: int) -> int | None:
+        if "read_position" not in self.profile.changes:
+            return None
         return int(read_position.consumer_joined(self.state, slot))
 
     def drop(self, consumer: int, moved: assignments.Impacted, between: Between = nothing_between) -> Leave:

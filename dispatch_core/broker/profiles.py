@@ -4,7 +4,8 @@ A *profile* is everything the core needs to know about a broker before the first
 release named in a log's header and the settings in force there, and never changes during a replay.
 
 The map from releases to rules is data (``_CHANGES``): for each change the first patch release of every line that has it.
-Source: the release notes and commits of each line, by pull request number.
+Source: the release notes and commits of each line, by pull request number. Lines below 3.0, which no recordings confirm, are
+in ``old_releases``.
 
 >>> resolve("4.2.4").ordering.value, resolve("3.0.17").ordering.value, resolve("4.0.0-preview.1").ordering.value
 ('draining hashes', 'read position', 'last sent position')
@@ -20,7 +21,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
-from dispatch_core.broker import hashing, settings
+from dispatch_core.broker import hashing, old_releases, settings
 from dispatch_core.broker.versions import PREVIEW_PIP_282, Version, parse_version, reached, suffix, text_of
 from dispatch_core.errors import ProfileError
 
@@ -83,6 +84,7 @@ class FailoverRule(Enum):
 class RingVariant(Enum):
     """The way in which Key_Shared's consistent hashing places consumers on its ring."""
 
+    A_REPLACING = "name and point, replacing"  # 2.6, until #8396: the later joiner replaces
     A = "name and point"  # consumers on one point share it by hash
     A0 = "name, NUL, point"  # #22053; sharing as A
     B = "name, NUL, index, NUL, point"  # #23327; the later joiner replaces
@@ -91,8 +93,9 @@ class RingVariant(Enum):
 
 
 #: First release of each line with the change; a line that is absent never has it, a later line always has it. Rows of
-#: the release notes that every covered release contains (ring for non-partitioned Failover #19502, liveness probe
-#: #20026, replay-hash rule #10762, min-replay rule #12890) are no rows here; pure lock or log changes (#23854) neither.
+#: the release notes that every line from 3.0 on contains (ring for non-partitioned Failover #19502, liveness probe
+#: #20026, replay-hash rule #10762, min-replay rule #12890) are rows of ``old_releases``; pure lock
+#: or log changes (#23854) are rows of neither.
 _CHANGES: Final[dict[str, dict[tuple[int, int], int]]] = {
     # Key_Shared selectors
     "ring_point_separator": {(3, 0): 3, (3, 1): 3, (3, 2): 1, (3, 3): 0},  # #22053, variant A0
@@ -185,7 +188,7 @@ class Profile:
     partition_index: int  # -1 = not partitioned
     key_shared_mode: str  # AUTO_SPLIT or STICKY
     allow_out_of_order: bool
-    changes: frozenset[str]  # names of ``_CHANGES`` that this release contains
+    changes: frozenset[str]  # names of ``_CHANGES`` and ``old_releases.CHANGES`` that this release contains
     settings: Mapping[str, int | bool]
     ignored_settings: tuple[str, ...]  # given, but without effect on dispatch or unknown to the release
     warnings: tuple[str, ...]  # belong into every verdict
@@ -242,6 +245,8 @@ class Profile:
             )
         if "ring_name_index" in self.changes:
             return RingVariant.B
+        if "ring_points_shared" not in self.changes:
+            return RingVariant.A_REPLACING
         return RingVariant.A0 if "ring_point_separator" in self.changes else RingVariant.A
 
     def number(self, setting: str) -> int:
@@ -269,13 +274,15 @@ def first_releases(change: str, *, without: bool = False) -> list[Version]:
 
 
 def known_releases() -> list[Version]:
-    """Return every release whose rules are known, oldest first."""
+    """Return every release whose rules are known, of the lines that recordings confirm (3.0 on), oldest first."""
     return [(*line, patch) for line, newest in sorted(_NEWEST_OF_LINE.items()) for patch in range(newest + 1)]
 
 
 def _known(broker_version: str, version: Version) -> tuple[Version, tuple[str, ...]]:
     """Return the release whose rules are used, and the warnings about that."""
     line = version[:2]
+    if old_releases.is_old(version):
+        return _known_old(broker_version, version)
     if version > NEWEST_KNOWN:
         newest = text_of(NEWEST_KNOWN)
         return NEWEST_KNOWN, (
@@ -298,6 +305,24 @@ def _known(broker_version: str, version: Version) -> tuple[Version, tuple[str, .
         release = text_of(version)
         return version, (f"broker version {broker_version} is no release: the rules of {release} were used",)
     return version, ()
+
+
+def _known_old(broker_version: str, version: Version) -> tuple[Version, tuple[str, ...]]:
+    """Return the release below 3.0 whose rules are used, and the warnings about that."""
+    line, newest_of = version[:2], old_releases.NEWEST_OF_LINE
+    used = version
+    if line not in newest_of:
+        below = max(known for known in newest_of if known < line)
+        used = (*below, newest_of[below])
+    elif version[2] > newest_of[line]:
+        used = (*line, newest_of[line])
+    warning = old_releases.WARNING.format(release=text_of(used))
+    if used == version and not suffix(broker_version):
+        return used, (warning,)
+    return used, (
+        f"broker version {broker_version} is no known release: the rules of {text_of(used)} were used",
+        warning,
+    )
 
 
 def resolve(
@@ -345,7 +370,9 @@ def _resolved(
     version, warnings = _known(broker_version, asked)
     preview = broker_version.removeprefix("v") == PREVIEW_PIP_282
     values, ignored = settings.in_force(version, config, preview=preview)
-    changes = _IN_PREVIEW if preview else frozenset(name for name in _CHANGES if contains(version, name))
+    changes = _changes_of(version, preview=preview)
+    if key_shared_mode == "STICKY" and "sticky_mode" not in changes:
+        raise ProfileError(f"broker version {broker_version} has no STICKY consumers: they came with 2.5.0")
     dispatcher = _dispatcher(changes, values, subscription_type)
     if non_persistent:
         dispatcher = _NON_PERSISTENT[subscription_type]
@@ -370,7 +397,9 @@ def _resolved(
         consistent_hashing=consistent,
         hash_space=space,
         fallback_key="fallback_key" in changes,
-        failover=FailoverRule.RING if ring or partition_index < 0 else FailoverRule.MODULO,
+        failover=FailoverRule.RING
+        if ring or (partition_index < 0 and "failover_ring" in changes)
+        else FailoverRule.MODULO,
         partition_index=partition_index,
         key_shared_mode=key_shared_mode,
         allow_out_of_order=allow_out_of_order,
@@ -379,6 +408,16 @@ def _resolved(
         ignored_settings=ignored,
         warnings=warnings,
     )
+
+
+def _changes_of(version: Version, *, preview: bool) -> frozenset[str]:
+    """Return the names of all changes that a release has."""
+    old = old_releases.had_by(version) - old_releases.ALSO_LATER
+    if preview:
+        return _IN_PREVIEW | old
+    if old_releases.is_old(version):
+        return old_releases.had_by(version)
+    return old | frozenset(name for name in _CHANGES if contains(version, name))
 
 
 def partition_index(header: Mapping[str, Any], topic: str = "") -> int:
@@ -430,7 +469,7 @@ def _ordering(
     if dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC) or allow_out_of_order:
         return OrderingRule.NONE
     if dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
-        return OrderingRule.READ_POSITION
+        return OrderingRule.READ_POSITION if "read_position" in changes else OrderingRule.NONE
     if key_shared_mode != "AUTO_SPLIT":
         return OrderingRule.NONE
     if "last_sent_position" in changes:

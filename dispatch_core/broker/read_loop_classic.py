@@ -8,7 +8,7 @@ Data plane, as ``read_loop`` is for 4.x. Differences:
 * there is no limit on looking ahead and no back-off, but a *stuck flag*: when a round could send nothing, and not because of
   a recently joined consumer, the next scan of the replay set finds nothing, so that a normal read follows.
 
-R1 is that of 4.x.
+R1 is that of 4.x. Releases below 2.9 lack R0, R1 or the stuck flag (``old_releases``).
 
 Source: PersistentDispatcherMultipleConsumers(Classic).readMoreEntries, PersistentStickyKeyDispatcherMultipleConsumers
 (3.x) and …Classic (4.x) .trySendMessagesToConsumers; #10762, #12890, #20335, #22245.
@@ -43,7 +43,9 @@ from dispatch_core.broker.state import (
     MIN_REPLAYED,
     N_CONSUMERS,
     N_RECENT,
+    NEVER_STUCK,
     NO_HASH,
+    NO_MIN_REPLAY,
     NOT_TRACKED,
     PENDING_READ,
     PENDING_REPLAY,
@@ -155,7 +157,8 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
     dropped it.
     """
     st.s[STAMP] += 1
-    if st.s[IN_ORDER] == 1 and not takes_stuck_flag(st) and dropped_by_min_replay(st):
+    keeps_r1 = st.s[IN_ORDER] == 1 and st.s[NO_MIN_REPLAY] == 0
+    if keeps_r1 and not takes_stuck_flag(st) and dropped_by_min_replay(st):
         for i in range(len(entries)):
             outcome[i] = NOT_TOUCHED
             if not is_replay:
@@ -222,7 +225,7 @@ def is_stuck(st: State, owners: int, sent: bool) -> bool:
     Until #20335 only if an owner had no permits; it is passed over in the next round.
     """
     st.stuck[:] = 0
-    if sent or st.s[N_RECENT] > 0:
+    if sent or st.s[N_RECENT] > 0 or st.s[NEVER_STUCK] == 1:
         return False
     return st.s[STUCK_MEMORY] == 0 or (owners > 0 and remember_stuck(st))
 

@@ -38,7 +38,8 @@ class Setting:
     """One setting that the core reads.
 
     ``since``: first patch release of each line that knows it, empty = every release; ``gone``: first without it;
-    ``in_preview``: 4.0.0-preview.1 knows it. ``later``: another default from these releases on.
+    ``in_preview``: 4.0.0-preview.1 knows it. ``later``: another default from these releases on; ``earlier``: another default
+    before these releases.
     ``least`` … ``most``: the numbers a rule can be derived from.
     """
 
@@ -49,6 +50,7 @@ class Setting:
     in_preview: bool = True
     gone: Mapping[Line, int] = field(default_factory=dict)
     later: tuple[tuple[Mapping[Line, int], Value], ...] = ()
+    earlier: tuple[Mapping[Line, int], Value] | None = None
     least: int = _INT[0]
     most: int = _INT[1]
 
@@ -61,6 +63,8 @@ class Setting:
     def default_of(self, version: Version, *, preview: bool) -> Value:
         """Return the release's default."""
         value = self.default
+        if self.earlier is not None and not reached(version, self.earlier[0]):
+            value = self.earlier[1]
         for lines, later in self.later:
             if not preview and reached(version, lines):
                 value = later
@@ -116,6 +120,8 @@ SETTINGS: Final[dict[str, Setting]] = {
             "subscriptionKeySharedUseConsistentHashing",
             True,
             "Key_Shared AUTO_SPLIT: ring instead of splitting ranges (PIP-119)",
+            since={(2, 6): 0},  # #6791
+            earlier=({(2, 10): 0}, False),  # #13352, PIP-119
         ),
         Setting(
             "subscriptionKeySharedConsistentHashingReplicaPoints",

@@ -94,7 +94,10 @@ READ_SIZE: Final = 45  # entries that the last normal read asked for
 CLOSED: Final = 46  # IS_CLOSED: the topic is unloaded, or the subscription deleted
 HAS_READ: Final = 47  # a normal read of the cursor has returned entries
 COUNTS_REMAINING: Final = 48  # a pending ack keeps how many of its messages are unacknowledged (#25592)
-N_SCALARS: Final = 49
+NO_REPLAY_ORDER: Final = 49  # without R0 (until #10762)
+NO_MIN_REPLAY: Final = 50  # without R1 (until #12890)
+NEVER_STUCK: Final = 51  # a round that sends nothing never makes the next read a normal one (until #7105)
+N_SCALARS: Final = 52
 
 NONE_LEAKED: Final = 1 << 62
 

@@ -14,7 +14,7 @@ from dispatch_core.errors import ProfileError
 Version = tuple[int, int, int]
 Line = tuple[int, int]
 
-OLDEST_KNOWN: Final[Version] = (3, 0, 0)
+OLDEST_KNOWN: Final[Version] = (2, 4, 0)
 PREVIEW_PIP_282: Final = "4.0.0-preview.1"
 
 _RELEASE: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.+]([0-9A-Za-z.+-]+))?")
@@ -23,7 +23,7 @@ _RELEASE: Final = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.+]([0-9A-Z
 def parse_version(text: str) -> Version:
     """Parse ``"4.2.4"``, ``"4.0.0-preview.1"`` or ``"4.1.0-SNAPSHOT"`` into (major, minor, patch).
 
-    Raises ``ProfileError`` for text that is no version and for versions below 3.0.0.
+    Raises ``ProfileError`` for text that is no version and for versions below 2.4.0.
 
     >>> parse_version("4.2.4")
     (4, 2, 4)
@@ -37,7 +37,7 @@ def parse_version(text: str) -> Version:
     version = (int(match[1]), int(match[2]), int(match[3]))
     if version < OLDEST_KNOWN:
         raise ProfileError(
-            f"broker version {text} is below 3.0.0, the oldest release whose rules are known here: "
+            f"broker version {text} is below 2.4.0, the oldest release whose rules are known here: "
             "correct it in the log's header or give the right one with --broker-version"
         )
     return version

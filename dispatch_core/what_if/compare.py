@@ -21,6 +21,7 @@ from dispatch_core.audit.catalogue import PER_KEY_ORDER
 from dispatch_core.audit.policy.rules import Rule
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
 from dispatch_core.audit.unsent_entries import lowest, positions_sent
+from dispatch_core.broker.old_releases import is_old
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
@@ -403,6 +404,8 @@ def _row(
 ) -> Row:
     proposal, middle = rules.proposal, _middle(outcomes)
     confidence = confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None
+    if confidence is not None and profile is not None and is_old(profile.version):
+        confidence = replace(confidence, level=LOW, reason=f"{_UNRECORDED}; {confidence.reason}")
     assumptions = () if case is None else case.assumptions
     warnings = () if profile is None else (*profile.warnings, *without_effect(rules, profile))
     if proposal is not None and case is not None and outcomes:
@@ -529,6 +532,7 @@ def of_proposal(confidence: Confidence | None, proposal: Proposal | None) -> Con
 _NOTHING_RECORDED: Final = (
     "nothing was recorded under {}, so its rules are those of its text and not of a broker"
 )
+_UNRECORDED: Final = "no recording confirms the rules of this release"
 _SURE: Final = "all seeds agree, and under the recorded rules the simulation does what the recording says"
 
 

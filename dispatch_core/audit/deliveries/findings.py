@@ -44,7 +44,7 @@ from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.names import shown
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES
-from dispatch_core.broker.profiles import OrderingRule, Profile
+from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
 
 #: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a delivery
 #: that follows an ack within this time may have overtaken it.
@@ -524,6 +524,11 @@ class Findings:
             return "; " + _RULE_SAYS[OrderingRule.NONE]
         if self._profile is None:
             return ""
+        if (
+            self._profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
+            and "read_position" not in self._profile.changes
+        ):
+            return "; releases before 2.6 have no rule for keys that move (#7106)"
         text = f"; {_RULE_SAYS[self._profile.ordering]}"
         if self._profile.ordering is not OrderingRule.DRAINING_HASHES:
             return text

@@ -1,9 +1,12 @@
-"""Key_Shared AUTO_SPLIT by consistent hashing in which the later joiner takes a point over (3.0.7+, 3.3.2+).
+"""Key_Shared AUTO_SPLIT by consistent hashing in which the later joiner takes a point over (3.0.7+, 3.3.2+; 2.6).
 
 A point is the hash of ``name NUL index NUL number``; the index distinguishes consumers of the same name. A consumer that
 joins later replaces the owner of a point, and the point is gone for both once the later one leaves.
 
-Source: ConsistentHashingStickyKeyConsumerSelector, ConsumerNameIndexTracker (#23327).
+2.6 has the same ring with the hash of ``name number`` for a point, so consumers of one name have the same points: the last
+one to join has all the keys (until #8396; ``indexed=False``).
+
+Source: ConsistentHashingStickyKeyConsumerSelector, ConsumerNameIndexTracker (#23327); of 2.6 #6791, #8396.
 
 >>> selector = ReplacingPointsSelector(replica_points=3)
 >>> for number in (1, 2, 3):
@@ -32,7 +35,9 @@ LAST: Final = (1 << 31) - 2  # where the report of the wrap-around range ends; h
 class ReplacingPointsSelector:
     """The ring, each point with its owner."""
 
-    def __init__(self, replica_points: int, same: Same = operator.eq) -> None:
+    def __init__(self, replica_points: int, same: Same = operator.eq, *, indexed: bool = True) -> None:
+        """``indexed``: a point is made of name, index of the name and number; else of name and number."""
+        self._point = _point if indexed else _point_without_index
         self._replica_points = replica_points
         self._same = same
         self._owners: dict[int, int] = {}  # point → consumer
@@ -46,7 +51,7 @@ class ReplacingPointsSelector:
         owners: dict[int, int] = {}
         for j in range(self._replica_points):
             index = self._indexes.point_added(consumer, name)
-            point = _point(name, index, j)
+            point = self._point(name, index, j)
             replaced = self._owners.get(point)
             self._owners[point] = owners[point] = self._meet(replaced, consumer)
             if replaced is not None:
@@ -60,7 +65,7 @@ class ReplacingPointsSelector:
             return UNCHANGED
         owners: dict[int, int] = {}
         for j in range(self._replica_points):
-            point = _point(name, index, j)
+            point = self._point(name, index, j)
             if self._owners.get(point) == consumer:
                 del self._owners[point]
                 owners[point] = NOBODY
@@ -100,3 +105,7 @@ class ReplacingPointsSelector:
 
 def _point(name: str, index: int, j: int) -> int:
     return hashing.h31(hashing.utf8(f"{name}\0{index}\0{j}"))
+
+
+def _point_without_index(name: str, _index: int, j: int) -> int:
+    return hashing.h31(hashing.utf8(f"{name}{j}"))

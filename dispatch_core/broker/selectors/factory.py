@@ -73,6 +73,8 @@ def ring(profile: Profile) -> SelectorRules:
     """Return the rules of consistent hashing in the variant of the release and its dispatcher."""
     points = ("replica_points", profile.number("subscriptionKeySharedConsistentHashingReplicaPoints"))
     match profile.ring_variant:
+        case RingVariant.A_REPLACING:
+            return SelectorRules(ReplacingPointsSelector, (points, ("indexed", False)))
         case RingVariant.A:
             return SelectorRules(SharedPointsSelector, (points, ("separator", "")))
         case RingVariant.A0:

@@ -44,10 +44,13 @@ class Choice:
 def pick(candidates: Sequence[Candidate], *, partition_index: int, topic: str, ring: bool) -> Choice:
     """Choose among ``candidates``, given in the dispatcher's present order (join order at first).
 
-    ``ring``: look the full topic name up on the ring instead of the modulo. Raises ``ValueError`` for nobody.
+    ``ring``: look the full topic name up on the ring instead of the modulo. Without it, a topic that is not partitioned has
+    the consumer that joined first, whatever its level (until #19502). Raises ``ValueError`` for nobody.
     """
     if not candidates:
         raise ValueError("no consumer to choose from")
+    if partition_index < 0 and not ring:
+        return Choice(candidates[0].consumer, tuple(c.consumer for c in candidates))
     ordered = sorted(candidates, key=sort_key)
     eligible = [c for c in ordered if takes_part(c, ordered[0])]
     index = _ring_index(eligible, topic) if ring else partition_index % len(eligible)

@@ -145,7 +145,7 @@ def test_verify_audit_and_replay_agree_on_the_rules() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"broker_version": "2.8.0"}, "below 3.0.0"),
+        ({"broker_version": "2.3.0"}, "below 2.4.0"),
         ({"config": {"dispatcherMaxReadBatchSizes": 3}}, "the nearest is dispatcherMaxReadBatchSize"),
         ({"config": []}, "no table of settings"),
         ({"partition_index": "one"}, "partition_index"),

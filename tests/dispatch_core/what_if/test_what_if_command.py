@@ -148,7 +148,7 @@ def test_without_other_rules_the_recorded_ones_are_simulated(capsys: pytest.Capt
             ["--set", "subscriptionKeySharedUseConsistentHashin=true"],
             "the nearest is subscriptionKeySharedUseConsistentHashing",
         ),
-        (["--broker-version", "2.10.0"], "below 3.0.0"),
+        (["--broker-version", "2.3.0"], "below 2.4.0"),
         (["--priority-level", "c1"], "--priority-level c1: give NAME=N"),
         (["--priority-level", "c1=-1"], "--priority-level c1=-1: give NAME=N"),
         (["--seeds", "0"], "--seeds 0: give a number from 1"),
