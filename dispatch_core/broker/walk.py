@@ -33,7 +33,8 @@ Under Shared consumers take turns, whatever the keys:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -43,6 +44,8 @@ from dispatch_core.broker.commands import Flows
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
+from dispatch_core.broker.pluggable import OrderingFactory, SelectorFactory
+from dispatch_core.broker.plugged import PluggedDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.selector import Announced
 from dispatch_core.broker.shared import SharedDispatcher
@@ -71,12 +74,18 @@ class Walk:
         first: str = "1:0",
         max_consumers: int = 64,
         messages: Sequence[int] | None = None,
+        selector: SelectorFactory | None = None,
+        ordering: OrderingFactory | None = None,
+        exclusive: bool = False,
     ) -> None:
         """Store the first entries of a log whose entries have these ``keys`` (text, or their bytes); nobody is connected.
 
         ``stored``: how many entries are stored (default: all). ``first``: position of the first entry; everything before it
         is acknowledged. ``max_consumers``: how many will ever join. ``messages``: number of messages in each entry (default:
-        1). Raises ``UnsupportedRuleError`` for a profile with one active consumer, and what the dispatcher raises.
+        1). ``selector``, ``ordering``: rules that no release has (``pluggable``), for the Key_Shared dispatcher of 4.x.
+        ``exclusive``: a consumer that joins waits for the read in flight, which is dispatched first (PIP-282,
+        alternative 2). Raises ``UnsupportedRuleError`` for a profile with one active consumer, and what the
+        dispatcher raises.
         """
         if profile.dispatcher not in _DISPATCHERS:
             raise UnsupportedRuleError(
@@ -89,8 +98,12 @@ class Walk:
         self._ledger, self._first = int(ledger), int(entry)
         in_bytes = [key if isinstance(key, bytes) else key.encode() for key in keys]
         hashes = [profile.hash_space.sticky(hashing.h31(key)) for key in in_bytes]
+        self._exclusive = exclusive
+        make: Callable[..., MultipleConsumersDispatcher] = _DISPATCHERS[profile.dispatcher]
+        if selector is not None or ordering is not None:
+            make = partial(PluggedDispatcher, selector=selector, ordering=ordering)
         #: The dispatcher itself, for queries that the walk does not have.
-        self.core: MultipleConsumersDispatcher = _DISPATCHERS[profile.dispatcher](
+        self.core: MultipleConsumersDispatcher = make(
             profile,
             np.array(hashes, np.int64),
             np.ones(len(keys), np.int64) if messages is None else np.asarray(messages, np.int64),
@@ -125,6 +138,8 @@ class Walk:
         """
         if name in self._numbers:
             raise IllegalTransitionError(f"{name} is connected already", rule="names are unique in a walk")
+        if self._exclusive:
+            self.dispatch()
         number = self._joined + 1
         self.core.join(number, name, priority_level)
         self._joined = number
