@@ -307,8 +307,8 @@ def outcome(
 ) -> Outcome:
     """Simulate a case under ``profile``: a pure call, independent of all others.
 
-    ``timers``, ``custom``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises ``DispatchAuditError``
-    for rules that cannot be simulated.
+    ``timers``, ``custom``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises
+    ``DispatchAuditError`` for rules that cannot be simulated.
     """
     load = case.load.with_priorities(priorities or {}, EVERYBODY)
     log = simulate(
@@ -320,7 +320,7 @@ def outcome(
         proposal=proposal,
         custom=custom,
     )
-    judged = proposal is None or not proposal.chooses_owners
+    judged = not custom.plugged and (proposal is None or not proposal.chooses_owners)
     audit = audit_whole(log, from_us=case.from_us, rules=judged)
     there = FirstConsumers.of(audit.deliveries)
     measured = measures(log, audit, begin=case.begin, from_us=case.from_us, judged=judged)
@@ -406,6 +406,8 @@ def _row(
     confidence = confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None
     if confidence is not None and profile is not None and is_old(profile.version):
         confidence = replace(confidence, level=LOW, reason=f"{_UNRECORDED}; {confidence.reason}")
+    if confidence is not None and rules.custom.plugged:
+        confidence = replace(confidence, level=LOW, reason=f"{_PLUGGED}; {confidence.reason}")
     assumptions = () if case is None else case.assumptions
     warnings = () if profile is None else (*profile.warnings, *without_effect(rules, profile))
     if proposal is not None and case is not None and outcomes:
@@ -533,6 +535,7 @@ _NOTHING_RECORDED: Final = (
     "nothing was recorded under {}, so its rules are those of its text and not of a broker"
 )
 _UNRECORDED: Final = "no recording confirms the rules of this release"
+_PLUGGED: Final = "no release has these rules, so nothing was recorded under them"
 _SURE: Final = "all seeds agree, and under the recorded rules the simulation does what the recording says"
 
 

@@ -6,6 +6,8 @@ A name gives release and variant. Without a release, the log's own (or ``--broke
   ``classic-range`` (the dispatcher of 3.x in 4.x);
 * Failover: ``modulo``, ``ring`` (PIP-392).
 
+Selectors and ordering rules that no release has (``plugins``) follow a release, a variant or nothing: ``rate-split``,
+``4.2.4-range+rate-split``, ``ch+per-key-position``.
 Ranges that clients announce stand in the place of a variant: ``node-ranges`` (equal), ``node-ranges-100`` (100 points each).
 A proposal (``proposals.catalogue``) stands in the place of a variant: ``pip-474``, ``4.2.4-pip-493``.
 """
@@ -26,6 +28,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.simulation.scenario import MOST_PRIORITY_LEVEL
 from dispatch_core.what_if.client_ranges import STOP_US, ClientRanges
+from dispatch_core.what_if.plugged_run import check as check_plugged
+from dispatch_core.what_if.plugins import NOTHING, Plugged, find
+from dispatch_core.what_if.plugins import names as plugin_names
 from dispatch_core.what_if.proposals.catalogue import PROPOSALS, Proposal, proposal_named
 
 Settings = Mapping[str, Value | str]
@@ -69,9 +74,13 @@ class PriorityError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class CustomRules:
-    """Rules that no release has. ``client_ranges``: clients announce ranges of their own (STICKY)."""
+    """Rules that no release has.
+
+    ``client_ranges``: clients announce ranges of their own (STICKY). ``plugged``: a selector or ordering rule.
+    """
 
     client_ranges: ClientRanges | None = None
+    plugged: Plugged = NOTHING
 
 
 #: The rules of a release and nothing else.
@@ -116,6 +125,8 @@ class RuleSet:
         profile = profile_of(self.applied_to(log), mode)
         if self.proposal is not None:
             self.proposal.check(profile)
+        if self.custom.plugged:
+            check_plugged(profile, self.custom.plugged)
         return profile
 
 
@@ -155,17 +166,48 @@ def named(
     if ranges := _NODE_RANGES.search(text):
         known[ranges[0]] = {}
         custom = CustomRules(ClientRanges(None if ranges[1] is None else int(ranges[1]), stop_us))
+    whole = text
+    text, plugged = _with_plugins(text)
+    of_plugins: dict[str, Value | str] = {}
+    if plugged:
+        known[""] = {}
+        of_plugins = {_CLASSIC: False, **({_CONSISTENT: False} if plugged.selector else {})}
+        custom = replace(custom, plugged=plugged)
     variant = next((word for word in sorted(known, key=len, reverse=True) if text.endswith(word)), None)
     release = text.removesuffix(variant or "")
     if variant is None or not _is_release(release):
-        near = get_close_matches(text, [*VARIANTS, *PROPOSALS], n=1, cutoff=0.0)
+        near = get_close_matches(text, [*VARIANTS, *PROPOSALS, *plugin_names()], n=1, cutoff=0.0)
         raise RuleNameError(
             f"--rules {name[:80]}: give VARIANT or RELEASE-VARIANT, such as 4.2.4-ch; variants are "
-            f"{', '.join(VARIANTS)}, node-ranges, node-ranges-POINTS, and the proposals {', '.join(PROPOSALS)}"
-            + (f"; the nearest is {near[0]}" if near else "")
+            f"{', '.join(VARIANTS)}, node-ranges, node-ranges-POINTS, {', '.join(plugin_names())}, and the proposals "
+            f"{', '.join(PROPOSALS)}" + (f"; the nearest is {near[0]}" if near else "")
         )
     version = _version_in(release) or broker_version
-    return RuleSet(text, version, {**(settings or {}), **known[variant]}, custom=custom)
+    given = {**(settings or {}), **known[variant], **of_plugins}
+    return RuleSet(whole, version, given, custom=custom)
+
+
+def _with_plugins(text: str) -> tuple[str, Plugged]:
+    """Take the names of plug-ins off the end of a name of rules.
+
+    >>> _with_plugins("4.2.4-rate-split+per-key-position")
+    ('4.2.4-', Plugged(selector='rate-split', ordering='per-key-position'))
+    >>> _with_plugins("ch")
+    ('ch', Plugged(selector='', ordering=''))
+    """
+    first, *others = text.split("+")
+    found = [plugged for word in others if (plugged := find(word)) is not None]
+    if len(found) < len(others):
+        return text, Plugged()
+    own = next((word for word in sorted(plugin_names(), key=len, reverse=True) if first.endswith(word)), None)
+    if own is not None and (plugged := find(own)) is not None and _is_release(first.removesuffix(own)):
+        first = first.removesuffix(own)
+        found.insert(0, plugged)
+    selectors = [plugged.selector for plugged in found if plugged.selector]
+    rules = [plugged.ordering for plugged in found if plugged.ordering]
+    if not found or len(selectors) > 1 or len(rules) > 1:
+        return text, Plugged()
+    return first, Plugged("".join(selectors), "".join(rules))
 
 
 def _is_release(text: str) -> bool:

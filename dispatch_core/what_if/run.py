@@ -21,12 +21,14 @@ from dispatch_core.recording.schema import EVENTS
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation.dispatcher_run import Delays, Given
 from dispatch_core.simulation.failover_run import FailoverRun
+from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
 from dispatch_core.what_if.client_ranges import with_client_ranges
 from dispatch_core.what_if.clients import Deliveries, RecordedClients, RecordedPublishing, changes_of
+from dispatch_core.what_if.plugged_run import PluggedRun, plugged_run
 from dispatch_core.what_if.proposals.catalogue import Proposal
 from dispatch_core.what_if.proposals.runs import figures_of, run_of
 from dispatch_core.what_if.recorded import RecordedLoad
@@ -171,8 +173,16 @@ def _simulate(
         timers=recorded_settings(load),
         paces=paces,
     )
-    dispatcher = FailoverRun(given, sink) if single else run_of(proposal, given, sink, load, deliveries)
+    dispatcher: FailoverRun | KeySharedRun
+    if single:
+        dispatcher = FailoverRun(given, sink)
+    elif custom.plugged:
+        dispatcher = plugged_run(given, sink, custom.plugged)
+    else:
+        dispatcher = run_of(proposal, given, sink, load, deliveries)
     dispatcher.run()
+    if isinstance(dispatcher, PluggedRun):
+        notes += dispatcher.notes()
     if notes:
         header["notes"] = notes
     events = _of_incarnation(sink.events(), load)

@@ -13,17 +13,30 @@ from tests.platform.test_boundaries import ROOT
 
 #: Pages of which every block of commands is run, in order; a block behind one quotes what the last command prints.
 PAGES = ("proposed-rules.md",)
-BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = "dispatch-audit "
+PATH = "PYTHONPATH="
 
 
-def commands_of(block: str) -> list[list[str]]:
-    """Return the commands of a block; a backslash at the end of a line goes on with the next one."""
-    return [shlex.split(line)[1:] for line in block.replace("\\\n", " ").splitlines()]
+def commands_of(block: str) -> list[tuple[str, list[str]]]:
+    """Return the commands of a block, each with what PYTHONPATH it sets; a backslash at the end of a line continues it."""
+    found = []
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        path = words.pop(0).partition("=")[2] if words[0].startswith(PATH) else ""
+        assert words[0] == PROGRAM.strip()
+        found.append((path, words[1:]))
+    return found
+
+
+def is_command(block: str) -> bool:
+    return block.startswith((PROGRAM, PATH))
 
 
 def blocks_of(page: str) -> list[str]:
-    return BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    """Return the blocks that name no language."""
+    found = BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    return [block for language, block in found if not language]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,8 +48,10 @@ def test_commands_print_what_is_quoted(
     printed = None
     compared = 0
     for block in blocks_of(page):
-        if block.startswith(PROGRAM):
-            for arguments in commands_of(block):
+        if is_command(block):
+            for path, arguments in commands_of(block):
+                if path:
+                    monkeypatch.syspath_prepend(str(ROOT / path))
                 assert main(arguments) in (0, 1), arguments
                 printed = capsys.readouterr().out
             continue
@@ -51,9 +66,6 @@ def test_every_block_of_commands_is_one(page: str) -> None:
     """A block that only contains a command would be taken for output."""
     blocks = blocks_of(page)
     assert all(
-        PROGRAM not in line
-        for block in blocks
-        for line in block.splitlines()[1:]
-        if not block.startswith(PROGRAM)
+        PROGRAM not in line for block in blocks for line in block.splitlines()[1:] if not is_command(block)
     )
-    assert sum(block.startswith(PROGRAM) for block in blocks) >= 3
+    assert sum(map(is_command, blocks)) >= 3
