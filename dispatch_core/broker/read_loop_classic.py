@@ -222,10 +222,12 @@ def allow_owners(st: State, is_replay: bool) -> None:
 def is_stuck(st: State, owners: int, sent: bool) -> bool:
     """True if nothing was sent, and not because of a recently joined consumer: the next scan is skipped, to read on.
 
-    Until #20335 only if an owner had no permits; it is passed over in the next round.
+    Until #20335 only if an owner had no permits; it is passed over in the next round. Until #7105 never.
     """
     st.stuck[:] = 0
-    if sent or st.s[N_RECENT] > 0 or st.s[NEVER_STUCK] == 1:
+    if sent or st.s[N_RECENT] > 0:
+        return False
+    if st.s[NEVER_STUCK] == 1:
         return False
     return st.s[STUCK_MEMORY] == 0 or (owners > 0 and remember_stuck(st))
 
