@@ -349,8 +349,9 @@ def replay_order(st: State, is_replay: bool, hash_id: int) -> bool:
     >>> replay_order(st, False, 0), replay_order(st, True, 0)
     (True, False)
     """
-    held = not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
-    return held and st.s[NO_REPLAY_ORDER] == 0
+    if st.s[NO_REPLAY_ORDER] == 1:
+        return False
+    return not is_replay and st.s[IN_ORDER] == 1 and st.replay_count[hash_id] > 0
 
 
 @compiled

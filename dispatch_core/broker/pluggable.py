@@ -40,7 +40,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class View(Protocol):
-    """What a plug-in may know of the dispatcher. Consumers are numbers, entries are numbers in the order of the log."""
+    """All that a plug-in may know of the dispatcher. Consumers are numbers, entries are numbers in the order of the log."""
 
     def consumers(self) -> list[int]:
         """List the connected consumers as they joined."""

@@ -207,20 +207,20 @@ class PluggedDispatcher(KeySharedDispatcher):
         read_loop.end_scan(st, found, plan)
 
     def _choose(self, result: Round, is_replay: bool, entries: I64) -> int:
-        held = self.withheld(entries)
-        if not held.any():
+        refused = self.withheld(entries)
+        if not refused.any():
             return super()._choose(result, is_replay, entries)
-        st, others = self.state, entries[~held]
+        st, others = self.state, entries[~refused]
         chosen = int(commands.choose(st, False, is_replay, others, self._outcome, self._attempts))
         outcome = np.full(len(entries), read_loop.TO_REPLAY, np.int64)
-        outcome[~held] = self._outcome[: len(others)]
+        outcome[~refused] = self._outcome[: len(others)]
         self._outcome[: len(entries)] = outcome
-        for slot in np.unique(st.hash_owner[st.hash_id[entries[held]]]).tolist():
+        for slot in np.unique(st.hash_owner[st.hash_id[entries[refused]]]).tolist():
             permits.entries_left(st, slot)
             st.seen_stamp[slot] = st.s[st_.STAMP]
             if chosen and not is_replay:
                 st.held_stamp[slot] = st.s[st_.STAMP]
-        self.keep_back(entries[held])
+        self.keep_back(entries[refused])
         result.refused = self._refused()
         return chosen
 

@@ -83,10 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; or a proposal such "
-        "as pip-474 instead of the variant (docs/proposals.md); clients that divide the hash space themselves: node-ranges "
-        "(equal), node-ranges-100 (100 points each); a plug-in, alone or behind a variant: rate-split, "
-        "ch+per-key-position (docs/proposed-rules.md); may be given again",
+        help="VARIANT or RELEASE-VARIANT; variants: ch, range, classic-ch, classic-range, modulo, ring; or a proposal "
+        "instead of the variant: pip-474, pip-474-replay-queue, pip-486, pip-493; clients that divide the hash space "
+        "themselves: node-ranges (equal), node-ranges-100 (100 points each); a plug-in, alone or behind a variant: "
+        "rate-split, ch+per-key-position (docs/proposed-rules.md); may be given again",
     )
     parser.add_argument(
         "--reindex-ms",

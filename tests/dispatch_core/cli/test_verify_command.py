@@ -117,7 +117,7 @@ def test_a_release_and_settings_given_by_hand_replace_the_header_s(
         (["--set", "maxUnackedMessagePerConsumer=3"], "the nearest is maxUnackedMessagesPerConsumer"),
         (["--set", "maxUnackedMessagesPerConsumer=three"], "expected an integer"),
         (["--set", "maxUnackedMessagesPerConsumer"], "NAME=VALUE"),
-        (["--broker-version", "2.10.0"], "below 3.0.0"),
+        (["--broker-version", "2.3.0"], "below 2.4.0"),
         (["--broker-version", "latest"], "not a version"),
     ],
 )

@@ -287,7 +287,7 @@ def test_help_reads_well(capsys: pytest.CaptureFixture[str]) -> None:
         (["--ack-ms", "0"], "acknowledgement time"),
         (["--start-time", "yesterday"], "--start-time yesterday"),
         (["--start-time", "1950-01-01"], "before 1970"),
-        (["--broker-version", "2.10.0"], "2.10.0"),
+        (["--broker-version", "2.3.0"], "2.3.0"),
         (["--set", "dispatcherMaxReadBatch=5"], "dispatcherMaxReadBatchSize"),
         (["--set", "preciseDispatcherFlowControl=true"], "preciseDispatcherFlowControl"),
         (["--dispatchers-per-file", "0"], "dispatchers per file"),

@@ -252,9 +252,9 @@ def test_positions_per_key_keep_the_order_of_what_is_never_sent_again(data: st.D
         elif step == "give" and joined:
             walk.give(data.draw(st.sampled_from(joined)), 2)
         elif step == "ack":
-            held = [position for name in joined for position in walk.pending(name)]
-            if held:
-                walk.ack(data.draw(st.sampled_from(held)))
+            pending = [position for name in joined for position in walk.pending(name)]
+            if pending:
+                walk.ack(data.draw(st.sampled_from(pending)))
         for positions in walk.run().values():
             for position in positions:
                 got.setdefault(walk.keys[int(position[2:])], []).append(position)

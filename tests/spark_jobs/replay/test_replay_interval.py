@@ -172,11 +172,11 @@ def test_an_unknown_release_is_not_judged_but_audited(spark: SparkSession, tmp_p
     shutil.copytree(SAMPLE / "4.2.4" / "designed-failover-modulo-p1", source)
     trace = source / "trace.jsonl.gz"
     first, _, rest = gzip.decompress(trace.read_bytes()).partition(b"\n")
-    header = json.loads(first) | {"broker_version": "2.11.0"}
+    header = json.loads(first) | {"broker_version": "2.3.0"}
     trace.write_bytes(gzip.compress(json.dumps(header).encode() + b"\n" + rest))
     pull(source, tmp_path / "landing", DAY.start)
     ingest(spark, tmp_path / "landing", tmp_path / "warehouse", DAY)
     replay(spark, tmp_path / "warehouse", DAY)
     (state,) = read_table(tmp_path / "warehouse", "dispatcher_state").to_pylist()
-    assert "2.11.0" in state["not_judged_reason"]
+    assert "2.3.0" in state["not_judged_reason"]
     assert read_table(tmp_path / "warehouse", "deliveries").num_rows > 0
