@@ -12,7 +12,7 @@ from dispatch_core.cli.main import main
 from tests.platform.test_boundaries import ROOT
 
 #: Pages of which every block of commands is run, in order; a block behind one quotes what the last command prints.
-PAGES = ("proposed-rules.md",)
+PAGES = ("proposals.md", "proposed-rules.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = "dispatch-audit "
 PATH = "PYTHONPATH="
