@@ -38,10 +38,19 @@ compile_programs() {
     maven -f recorder/trace test-compile
 }
 
+# use_agent CLASS: makes a jar that names one of them as the agent; on_broker runs with it then.
+use_agent() {
+    mkdir -p "$target/agent/META-INF"
+    printf 'Premain-Class: %s\n' "$1" >"$target/agent/META-INF/MANIFEST.MF"
+    (cd "$target/agent" && python -m zipfile -c ../agent.jar META-INF)
+    agent=(-javaagent:"$target/agent.jar")
+}
+agent=()
+
 # on_broker RELEASE CLASS ARGUMENT...: runs one of them with the classes of a release; the broker logs to stderr.
 on_broker() {
     local classpath=$target/broker-$1.classpath
     class_path "$1" "$classpath"
     # shellcheck disable=SC2046 # several options
-    java -Xmx1500m -XX:MaxDirectMemorySize=1g $(broker_opens) -cp "$target/test-classes:$(<"$classpath")" "${@:2}"
+    java -Xmx1500m -XX:MaxDirectMemorySize=1g $(broker_opens) ${agent[@]+"${agent[@]}"} -cp "$target/test-classes:$(<"$classpath")" "${@:2}"
 }

@@ -39,6 +39,8 @@ final class Play implements AutoCloseable {
     /** What has not come after so many rounds of answers in which nothing moved does not come. */
     private static final int LAST_ROUNDS = 4;
     private static final int QUEUE = 1000;
+    /** The broker has an acknowledgement after so long, unless its thread is the one that is stopped. */
+    private static final int LONGEST_ACK_MS = 2_000;
     /** A new active consumer gets nothing for a second (activeConsumerFailoverDelayTimeMillis). */
     private static final int FAILOVER_MS = 1300;
     private static final int MANY_PERMITS = 10;
@@ -61,6 +63,9 @@ final class Play implements AutoCloseable {
     private final Set<Integer> received = new LinkedHashSet<>();
     private final Set<Integer> acknowledged = new LinkedHashSet<>();
     private boolean skipped;
+    /** The consumer that acknowledges while a thread of the broker is stopped, and the stop; {@code null} = no race is due. */
+    private String racer;
+    private Points.Stop stop;
     private Dispatcher dispatcher;
     private ControlledReads reads;
     private String broken;
@@ -78,6 +83,13 @@ final class Play implements AutoCloseable {
                 .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
         admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.earliest);
         readOneEntry();
+    }
+
+    /** The race could not be played: the thread that was stopped had to take the acknowledgement as well. */
+    static final class Missed extends Exception {
+        Missed(String thread) {
+            super("the acknowledgement did not come while " + thread + " was stopped");
+        }
     }
 
     /** What came of each step. */
@@ -124,6 +136,10 @@ final class Play implements AutoCloseable {
                 return acknowledge(name, first(name, true));
             case "ack_part":
                 return acknowledgePart(name, first(name, false));
+            case "ack_in_scan":
+                return race(name, Points.SCAN);
+            case "ack_in_round":
+                return race(name, Points.ROUND);
             case "nack_first":
                 if (type != SubscriptionType.Failover) {
                     return requestAgain(name, first(name, false));
@@ -158,10 +174,49 @@ final class Play implements AutoCloseable {
 
     /** Wait until the broker has all commands, and has had some time to act on them. */
     private void settled() throws Exception {
+        meet();
         for (Consumer<byte[]> consumer : consumers.values()) {
             consumer.getLastMessageIds(); // a request behind the commands on the same connection
         }
         Thread.sleep(SETTLE_MS);
+        meet();
+    }
+
+    /** Stop the next thread that comes to a point; what the consumer holds first is acknowledged then. */
+    private boolean race(String name, String point) {
+        if (stop != null) {
+            return false;
+        }
+        racer = name;
+        stop = Points.stopAt(point);
+        return true;
+    }
+
+    /** Let the acknowledgement come, and the thread go on, if a thread is stopped. */
+    private void meet() throws Exception {
+        if (stop == null || !stop.isReached(SETTLE_MS)) {
+            return;
+        }
+        Integer entry = pending.containsKey(racer) ? first(racer, false) : null;
+        if (entry != null) {
+            int before = unackedOf(racer);
+            acknowledge(racer, entry);
+            long until = System.nanoTime() + LONGEST_ACK_MS * 1_000_000L;
+            while (unackedOf(racer) == before && System.nanoTime() < until) {
+                Thread.sleep(1);
+            }
+            if (unackedOf(racer) == before || stop.isOver()) {
+                throw new Missed(stop.thread().getName());
+            }
+        }
+        notes.add(racer + " acknowledges " + entry + " while " + stop.thread().getName() + " is stopped");
+        stop.end();
+        stop = null;
+    }
+
+    private int unackedOf(String name) {
+        return dispatcher.getConsumers().stream().filter(consumer -> consumer.consumerName().equals(name)).findFirst()
+                .orElseThrow().getUnackedMessages();
     }
 
     /** Let the cursor read an entry: its first read asks for one entry only, whatever the permits are (applyMaxSizeCap). */
@@ -415,6 +470,9 @@ final class Play implements AutoCloseable {
 
     @Override
     public void close() throws Exception {
+        if (stop != null) {
+            stop.end();
+        }
         if (reads != null) {
             reads.release();
         }
