@@ -56,6 +56,10 @@ SENTENCES: Final = {
 }
 
 
+#: Gates that would hold an entry of the replay set, also if the dispatcher looked at it.
+_HOLDS_WHATEVER_IS_READ: Final = frozenset({"draining_hash", "last_sent_position", "recently_joined"})
+
+
 def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str:
     """Name the cause in the state at which a schedule has broken a promise: a name of ``SENTENCES``, or of a gate."""
     kinds = {s_.kind_of(number) for number in steps}
@@ -95,7 +99,7 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
             name = "unacked_limit_subscription"
     if gate == NO_PERMITS and st.blocked[slot]:
         name = "unacked_limit_consumer"
-    if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name != "draining_hash":
+    if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name not in _HOLDS_WHATEVER_IS_READ:
         return "normal_read_waits"
     return name
 

@@ -24,6 +24,8 @@ from dispatch_core.replay.whole_log import audit_whole
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "zoo"
 EXHIBITS: Final = exhibits_in(FOLDER)
+#: Exhibits that show the difference to a release which keeps all promises: shorter ones break it in both.
+CONTRASTS: Final = {"pip-282-last-sent-position": "3.3.9"}
 by_name = pytest.mark.parametrize("exhibit", EXHIBITS, ids=[exhibit.name for exhibit in EXHIBITS])
 
 
@@ -69,7 +71,13 @@ def test_no_step_can_be_left_out(exhibit: Exhibit) -> None:
     assert len(exhibit.steps) <= 10
     hunter = exhibit.hunter(affected(exhibit))
     for at in range(len(exhibit.steps)):
-        find = hunter.play(exhibit.steps[:at] + exhibit.steps[at + 1 :])
+        shorter = exhibit.steps[:at] + exhibit.steps[at + 1 :]
+        find = hunter.play(shorter)
+        if exhibit.name in CONTRASTS:
+            other = exhibit.hunter(CONTRASTS[exhibit.name])
+            assert other.play(exhibit.steps) is None
+            assert find is None or other.play(shorter) is not None, at
+            continue
         assert find is None or f"{find.name}.{hunter.cause_of(find)}" != own(exhibit), at
 
 
