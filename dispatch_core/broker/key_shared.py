@@ -25,7 +25,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from dispatch_core.broker import commands, cursor, membership, read_loop, replay_set
 from dispatch_core.broker import state as st_
+from dispatch_core.broker.gates import replay_set_is_full
 from dispatch_core.broker.multiple_consumers import (
     Between,
     MultipleConsumersDispatcher,
@@ -323,11 +324,18 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         """True if a hash that a scan or a round has held back stays so for the rest of it (#23874)."""
         return bool(self.state.s[st_.BLOCKED_HASH_MEMORY])
 
-    def round(self, kind: str, entries: Sequence[int], between: Between = nothing_between) -> Round:
+    def round(
+        self,
+        kind: str,
+        entries: Sequence[int],
+        between: Between = nothing_between,
+        within: Callable[[], None] | None = None,
+    ) -> Round:
         """Dispatch one read result. ``finish_round`` follows when the log says whether there is more to read.
 
-        ``between(step)`` is called before each of its steps 0, 1, 2 (choose, send, what is next). Entries of a round that
-        begins when all consumers have left are dropped; the first consumer that comes back finds a rewound cursor.
+        ``between(step)`` is called before each of its steps 0, 1, 2 (choose, send, what is next). ``within()``: called when
+        a consumer is chosen for the first entry, for what another thread does then. Entries of a round that begins when all
+        consumers have left are dropped; the first consumer that comes back finds a rewound cursor.
         """
         if entries:
             self._check_stored(min(entries))
@@ -341,7 +349,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             between(2)
             result.dropped, result.in_replay = True, int(st.s[st_.N_REPLAY])
             return result
-        chosen = self._choose(result, is_replay, array)
+        chosen = self._choose(result, is_replay, array, within)
         between(1)
         permits = st.permits.tolist()
         result.permits_before = {self._numbers[slot]: permits[slot] for slot in self._connected_slots()}
@@ -354,13 +362,30 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         result.in_replay = int(st.s[st_.N_REPLAY])
         return result
 
-    def _choose(self, result: Round, is_replay: bool, entries: st_.I64) -> int:
+    def _choose(
+        self, result: Round, is_replay: bool, entries: st_.I64, within: Callable[[], None] | None = None
+    ) -> int:
         """First step of a round: choose a consumer for each entry. Returns a number for ``_conclude``."""
-        chosen = commands.choose(
-            self.state, self._is_classic, is_replay, entries, self._outcome, self._attempts
-        )
+        if within is None:
+            chosen = commands.choose(
+                self.state, self._is_classic, is_replay, entries, self._outcome, self._attempts
+            )
+        else:
+            chosen = self._choose_in_parts(is_replay, entries, within)
         result.refused = self._refused()
         return int(chosen)
+
+    def _choose_in_parts(self, is_replay: bool, entries: st_.I64, within: Callable[[], None]) -> bool:
+        """Choose as ``read_loop.group`` does, with a call of ``within`` behind the first entry."""
+        st, outcome, attempts = self.state, self._outcome, self._attempts
+        if not read_loop.begin_group(st, is_replay, entries, outcome, attempts):
+            return False
+        look = not replay_set_is_full(st, 0)
+        read_loop.group_part(st, is_replay, entries, 0, 1, look, outcome, attempts)
+        within()
+        read_loop.group_part(st, is_replay, entries, 1, len(entries), look, outcome, attempts)
+        read_loop.end_group(st, entries)
+        return bool(look)
 
     def _conclude(self, result: Round, entries: st_.I64, chosen: int) -> None:
         """Last step of a round: say what follows it, as far as that is decided by now."""

@@ -249,6 +249,20 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
 
     Returns whether the round may look ahead at all: it was not dropped, and the replay set was below its limit.
     """
+    if not begin_group(st, is_replay, entries, outcome, attempts):
+        return False
+    look = not replay_set_is_full(st, 0)
+    group_part(st, is_replay, entries, 0, len(entries), look, outcome, attempts)
+    end_group(st, entries)
+    return look
+
+
+@compiled
+def begin_group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64) -> bool:
+    """Begin to choose consumers; returns False if the round is dropped (R1): then nothing follows.
+
+    ``group_part`` and ``end_group`` follow: other threads may come between two entries.
+    """
     attempts[0] = 0
     st.s[STAMP] += 1
     if dropped_by_min_replay(st):
@@ -258,21 +272,32 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64, attempts: I64)
                 outcome[i] = TO_REPLAY
                 requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
         return False
-    track = st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0
-    if track:
+    if st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0:
         begin_round(st)
-    look = not replay_set_is_full(st, 0)
+    return True
+
+
+@compiled
+def group_part(
+    st: State, is_replay: bool, entries: I64, start: int, stop: int, look: bool, outcome: I64, attempts: I64
+) -> None:
+    """Choose consumers for ``entries[start:stop]``; ``look``: the round may look ahead."""
+    track = st.s[TRACK_LAST_SENT] == 1
     stamp = st.s[STAMP]
-    for i in range(len(entries)):
+    for i in range(start, stop):
         entry = entries[i]
         outcome[i] = choose(st, is_replay, entry, stamp, look, attempts)
         if outcome[i] == TO_REPLAY:
             requeue(st, entry, st.hash_id[entry] + WIDE)
         elif track:
             note_sent(st, entry)
-    if track:
+
+
+@compiled
+def end_group(st: State, entries: I64) -> None:
+    """End the choice of consumers."""
+    if st.s[TRACK_LAST_SENT] == 1 and len(entries) > 0:
         advance(st)
-    return look
 
 
 @compiled

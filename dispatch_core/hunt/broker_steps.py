@@ -18,6 +18,7 @@ from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inside
 from dispatch_core.broker import commands, cursor_moves, membership, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
+from dispatch_core.broker.gates import replay_set_is_full
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
 from dispatch_core.broker.pending_acks import let_go, pending_on, unacked_messages
 from dispatch_core.broker.permits import count_flow
@@ -77,10 +78,11 @@ def command(st: State, world: World, name: int, slot: int, kind: int) -> int:
     if kind == s_.HANG:
         world.w[w_.HANGING] |= 1 << name
         return DONE
-    if kind == s_.ACK_IN_SCAN:
-        if world.w[w_.CLASSIC] == 1 or world.w[w_.ACKS_IN_SCAN] != 0:
+    if kind in (s_.ACK_IN_SCAN, s_.ACK_IN_ROUND):
+        at = w_.ACKS_IN_SCAN if kind == s_.ACK_IN_SCAN else w_.ACKS_IN_ROUND
+        if world.w[w_.CLASSIC] == 1 or world.w[at] != 0:
             return IMPOSSIBLE
-        world.w[w_.ACKS_IN_SCAN] = 1 + name
+        world.w[at] = 1 + name
         return DONE
     if kind == s_.FLOW:
         grant(st, world, slot, 1)
@@ -306,11 +308,14 @@ def acknowledge_part(st: State, world: World, entry: int) -> int:
 
 
 @compiled_inside
-def acknowledge_in_scan(st: State, world: World) -> None:
-    """Acknowledge the first entry of a consumer while a scan of the replay set is under way; attempts follow the scan."""
+def acknowledge_within(st: State, world: World, due: int) -> None:
+    """Acknowledge the first entry of a consumer within a scan of the replay set or a round; attempts follow that.
+
+    ``due``: ``ACKS_IN_SCAN`` or ``ACKS_IN_ROUND`` of the world, which name the consumer.
+    """
     w = world.w
-    slot = world.slot_of_name[w[w_.ACKS_IN_SCAN] - 1]
-    w[w_.ACKS_IN_SCAN] = 0
+    slot = world.slot_of_name[w[due] - 1]
+    w[due] = 0
     entry = entry_of(st, world, slot, False) if slot != NOBODY else NOBODY + WIDE
     if entry == NOBODY:
         return
@@ -465,7 +470,7 @@ def plan_with_ack(st: State, world: World) -> None:
         entry = read_loop.begin_scan(st)
         if entry >= 0:
             found = read_loop.scan(st, plan[1], found, entry, entry + 1, plan, attempts)
-            acknowledge_in_scan(st, world)
+            acknowledge_within(st, world, w_.ACKS_IN_SCAN)
             entry = next_in_replay(st, entry + 1)
             found = read_loop.scan(st, plan[1], found, entry, st.s[st_.REPLAY_HIGH], plan, attempts)
         read_loop.end_scan(st, found, plan)
@@ -569,11 +574,28 @@ def complete(st: State, world: World, is_replay: bool, count: int) -> None:
 
 
 @compiled_inside
+def choose_with_ack(st: State, world: World, is_replay: bool, entries: I64) -> int:
+    """Choose consumers as ``read_loop.group`` does; an acknowledgement comes behind the first entry."""
+    outcome, attempts = world.outcome, world.attempts
+    if len(entries) == 0 or not read_loop.begin_group(st, is_replay, entries, outcome, attempts):
+        return 0
+    look = not replay_set_is_full(st, 0)
+    read_loop.group_part(st, is_replay, entries, 0, 1, look, outcome, attempts)
+    acknowledge_within(st, world, w_.ACKS_IN_ROUND)
+    read_loop.group_part(st, is_replay, entries, 1, len(entries), look, outcome, attempts)
+    read_loop.end_group(st, entries)
+    return int(look)
+
+
+@compiled_inside
 def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
     """Run a dispatch round, check what it sends, and attempt the next read."""
     w = world.w
     classic = w[w_.CLASSIC] == 1
-    chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
+    if w[w_.ACKS_IN_ROUND] == 0:
+        chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
+    else:
+        chosen = choose_with_ack(st, world, is_replay, entries)
     promises.check_round(st, world, is_replay, entries)
     read_loop.send_groups(st, is_replay, entries, world.outcome)
     sent_to = 0

@@ -50,6 +50,10 @@ SENTENCES: Final = {
         "an acknowledgement freed a draining hash while the replay set was looked through: an earlier entry of it was "
         "refused, a later one was not"
     ),
+    "free_within_round": (
+        "an acknowledgement freed a draining hash while a round chose consumers: an earlier entry of it was refused, a "
+        "later one was not"
+    ),
     "after_a_move": "the cursor moved past pending entries, which nobody counts as acknowledged",
     "after_a_partial_ack": "messages of a batch were acknowledged one by one, and the rest of it was counted twice or never",
     "no_count": "messages were sent or taken back without being counted",
@@ -74,6 +78,8 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
     if promise not in (promises.STUCK, promises.STARVED):
         if s_.ACK_IN_SCAN in kinds:
             return "free_within_scan"
+        if s_.ACK_IN_ROUND in kinds:
+            return "free_within_round"
         if s_.CURSOR in kinds:
             return "cursor_ahead"
         if kinds & {s_.NACK_FIRST, s_.NACK_ALL}:
@@ -107,7 +113,8 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
 #: Causes that the kinds of steps say: they hold for a schedule of which no step can be left out.
 BY_STEPS: Final = frozenset(
     {
-        *("after_a_request", "after_a_leave", "after_a_join", "cursor_ahead", "free_within_scan"),
+        *("after_a_request", "after_a_leave", "after_a_join", "cursor_ahead"),
+        *("free_within_scan", "free_within_round"),
         *("after_a_move", "after_a_partial_ack", "no_count"),
     }
 )

@@ -21,7 +21,7 @@ from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher,
 from dispatch_core.broker.ordering import last_sent_position
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.replay_set import first_in_replay
-from dispatch_core.broker.state import I64, NOBODY
+from dispatch_core.broker.state import I64
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.world import MAX_ENTRIES
@@ -72,7 +72,7 @@ class Replay:
         self._retry = False
         self._timer = False
         self._cancels = False
-        self._acks_in_scan: int | None = None  # name of the consumer
+        self._acks_within: dict[int, int] = {}  # ACK_IN_SCAN or ACK_IN_ROUND → name of the consumer
         self._hanging: set[int] = set()  # names
         for step in schedule:
             self._take(step)
@@ -133,9 +133,9 @@ class Replay:
             return
         elif kind == s_.HANG:
             self._hanging.add(name)
-        elif kind == s_.ACK_IN_SCAN:
-            if not self._classic and self._acks_in_scan is None:
-                self._acks_in_scan = name
+        elif kind in (s_.ACK_IN_SCAN, s_.ACK_IN_ROUND):
+            if not self._classic:
+                self._acks_within.setdefault(kind, name)
         elif kind == s_.FLOW:
             self._grant(number, 1)
         elif kind == s_.NACK_ALL:
@@ -253,9 +253,8 @@ class Replay:
         if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
             self._attempt()
 
-    def _ack_in_scan(self) -> None:
-        name, self._acks_in_scan = self._acks_in_scan, None
-        number = self._numbers.get(NOBODY if name is None else name)
+    def _ack_within(self, kind: int) -> None:
+        number = self._numbers.get(self._acks_within.pop(kind))
         pending = [] if number is None else self.core.pending_on(number)
         if number is None or not pending:
             return
@@ -346,7 +345,7 @@ class Replay:
     def _attempt(self) -> None:
         self._cancels = False
         first, skips = int(first_in_replay(self.core.state)), self.core.state.s[st_.SKIP_NEXT_REPLAY]
-        if self._acks_in_scan is None or first < 0 or skips:
+        if s_.ACK_IN_SCAN not in self._acks_within or first < 0 or skips:
             read = self.core.attempt_read()
         else:
             read = self.core.attempt_read(self._between, pauses=(first + 1,))
@@ -364,7 +363,7 @@ class Replay:
     def _between(self, step: int) -> None:
         """Let the acknowledgement come within a scan: step 2 follows its first entry."""
         if step == 2 and self.core.may_read():
-            self._ack_in_scan()
+            self._ack_within(s_.ACK_IN_SCAN)
 
     def _complete_normal(self) -> None:
         if self._limit is None or self._read_waits():
@@ -394,7 +393,10 @@ class Replay:
         if not self.core.read_done(kind, entries):
             self._attempt()
             return
-        outcome = self.core.round(kind, entries)
+        if entries and s_.ACK_IN_ROUND in self._acks_within:
+            outcome = self.core.round(kind, entries, within=lambda: self._ack_within(s_.ACK_IN_ROUND))
+        else:
+            outcome = self.core.round(kind, entries)
         self._note(outcome)
         for number, taken in outcome.sent.items():
             self.sent.append((number, taken))

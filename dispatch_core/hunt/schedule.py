@@ -42,7 +42,8 @@ _WIDTH: Final = 8  # numbers that a name or a detail may have
     ACK_PART,
     CLEAR,
     HANG,
-) = range(18)
+    ACK_IN_ROUND,
+) = range(19)
 
 #: Messages of an entry that ``STORE_BATCH`` stores.
 BATCH: Final = 3
@@ -51,7 +52,7 @@ BATCH: Final = 3
 WITHOUT_CONSUMER: Final = frozenset({STORE, STORE_BATCH, READ, REPLAY, TIMER, RETRY, CURSOR, CLEAR})
 #: Further kinds of steps, by the name of their group.
 GROUPS: Final = {
-    "races": (CURSOR, ACK_IN_SCAN),
+    "races": (CURSOR, ACK_IN_SCAN, ACK_IN_ROUND),
     "batches": (STORE_BATCH, ACK_PART),
     "moves": (CLEAR,),
     "hangs": (HANG,),
@@ -71,6 +72,9 @@ _TEXTS: Final = {
     CURSOR: "the cursor has the entries of the normal read, the dispatcher not yet",
     ACK_IN_SCAN: (
         "acknowledges the first entry that it holds while the next scan of the replay set is behind its first entry"
+    ),
+    ACK_IN_ROUND: (
+        "acknowledges the first entry that it holds while the next round has chosen for its first entry only"
     ),
     ACK_PART: "acknowledges a message of the first entry that it holds",
     CLEAR: "the backlog is cleared",

@@ -44,14 +44,15 @@ ACKS_IN_SCAN: Final = (
 HANGING: Final = 14  # names of consumers that hang, as bits
 AT_REPLAY: Final = 15  # the promise was broken by a replay read
 FORGOT_REPLAY: Final = 16  # a replay read was forgotten while it was in flight
+ACKS_IN_ROUND: Final = 17  # as ``ACKS_IN_SCAN``, within the next round
 # rules of the profile
-CLASSIC: Final = 17
-RELEASES_WON: Final = 18  # hashes that come back are released (#24736)
-EMPTY_WHEN_WAITED: Final = 19  # a read that waited comes back empty (before #24898)
-CANCEL_CLEARS_REPLAY: Final = 20  # #23384, until #23855
-BATCH_INDEX_ACKS: Final = 21  # single messages of a batch can be acknowledged
-TRIMS_AFTER_MOVE: Final = 22  # what a move of the cursor has passed is dropped at once (#25581, #25592)
-N_SCALARS: Final = 23
+CLASSIC: Final = 18
+RELEASES_WON: Final = 19  # hashes that come back are released (#24736)
+EMPTY_WHEN_WAITED: Final = 20  # a read that waited comes back empty (before #24898)
+CANCEL_CLEARS_REPLAY: Final = 21  # #23384, until #23855
+BATCH_INDEX_ACKS: Final = 22  # single messages of a batch can be acknowledged
+TRIMS_AFTER_MOVE: Final = 23  # what a move of the cursor has passed is dropped at once (#25581, #25592)
+N_SCALARS: Final = 24
 
 
 @by_address

@@ -29,6 +29,7 @@ _NAMES: Final = {
     s_.ACK_LAST: "ack_last",
     s_.ACK_PART: "ack_part",
     s_.ACK_IN_SCAN: "ack_in_scan",
+    s_.ACK_IN_ROUND: "ack_in_round",
     s_.NACK_FIRST: "nack_first",
     s_.NACK_ALL: "nack_all",
     s_.READ: "read",
@@ -82,7 +83,9 @@ def compare(answers: list[dict[str, Any]], exhibits: list[Exhibit]) -> tuple[lis
         counts["broken"] += as_expected and expected != KEPT
         outcome = "as expected" if as_expected else "NOT AS EXPECTED"
         tries = f", try {answer['tries']}" if answer.get("tries", 1) > 1 else ""
-        lines.append(f"{answer['release']:8}{answer['name']:38}{answer['verdict']:20}{outcome} ({expected}){tries}")
+        lines.append(
+            f"{answer['release']:8}{answer['name']:38}{answer['verdict']:20}{outcome} ({expected}){tries}"
+        )
     lines.append(
         f"zoo: {counts['reproduced']} of {len(answers)} plays as the rules say, {counts['broken']} of them broke a promise"
     )
@@ -94,7 +97,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     parser.add_argument("what", choices=("schedules", "compare"))
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="the exhibits to play (default: all)")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="NAME", help="the exhibits to play (default: all)"
+    )
     options = parser.parse_args()
     exhibits = exhibits_in(FOLDER)
     if options.what == "schedules":

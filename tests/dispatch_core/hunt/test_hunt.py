@@ -84,7 +84,7 @@ def test_compiled_steps_and_the_dispatcher_of_the_core_come_to_the_same(rules: P
         compared += 1
         kinds |= {s_.kind_of(step) for step in steps}
     assert compared > 100
-    assert len(kinds) == 18
+    assert kinds == {s_.kind_of(step) for step in choices}
 
 
 def test_the_same_seed_plays_the_same_schedules() -> None:
@@ -210,7 +210,7 @@ def shortest(rules: Profile, promise: str, cause: str, *groups: str, chunks: int
 
 def test_an_acknowledgement_within_a_scan_lets_a_later_entry_pass_until_23874() -> None:
     """#23870: the draining hash is free behind an entry that was refused."""
-    find = shortest(profile("4.0.2"), "out_of_order", "free_within_scan", "races")
+    find = shortest(profile("4.0.2"), "out_of_order", "free_within_scan", "races", chunks=120)
     assert find is not None
     assert len(find.steps) <= 10
     assert shortest(profile("4.0.3"), "out_of_order", "free_within_scan", "races", chunks=10) is None

@@ -26,6 +26,8 @@ FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "zoo"
 EXHIBITS: Final = exhibits_in(FOLDER)
 #: Exhibits that show the difference to a release which keeps all promises: shorter ones break it in both.
 CONTRASTS: Final = {"pip-282-last-sent-position": "3.3.9"}
+#: Exhibits made by hand, longer than what hunt finds.
+BY_HAND: Final = frozenset({"23870-free-within-round"})
 by_name = pytest.mark.parametrize("exhibit", EXHIBITS, ids=[exhibit.name for exhibit in EXHIBITS])
 
 
@@ -68,7 +70,7 @@ def test_a_fault_is_mended_and_a_hole_is_not(exhibit: Exhibit) -> None:
 
 @by_name
 def test_no_step_can_be_left_out(exhibit: Exhibit) -> None:
-    assert len(exhibit.steps) <= 10
+    assert len(exhibit.steps) <= 10 or exhibit.name in BY_HAND
     hunter = exhibit.hunter(affected(exhibit))
     for at in range(len(exhibit.steps)):
         shorter = exhibit.steps[:at] + exhibit.steps[at + 1 :]

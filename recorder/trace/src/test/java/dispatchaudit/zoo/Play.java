@@ -109,6 +109,9 @@ final class Play implements AutoCloseable {
             }
         }
         settle();
+        if (broken == null && stop != null) {
+            throw new IllegalStateException("no thread has come to the point where " + racer + " races it");
+        }
         return broken == null ? "kept" : broken;
     }
 
