@@ -158,6 +158,7 @@ def pass_entries(st: State, target: int) -> None:
             st.acked_indexes[entry] = st.num_messages[entry] - st.pending_count[entry]
 
 
+@compiled
 def reset(st: State, entry: int) -> None:
     """Set the read position to ``entry``, and mark-delete right before it. Whoever was connected is disconnected before."""
     st.deleted[:entry] = 1

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from dispatch_core.hunt.hunts import Aim, Group, Hunt
 
 _FOUND: Final = 1
+#: The file of a find's schedule.
+SCHEDULE: Final = "schedule.toml"
 _BUDGET_S: Final = 60.0
 #: Chunks of schedules that are played with the same three keys.
 _CHUNKS_PER_KEYS: Final = 10
@@ -48,10 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--subscription-type",
         choices=SUBSCRIPTION_TYPES,
         default=KEY_SHARED,
-        help="of the subscription (default: Key_Shared); the others are hunted some hundred times slower",
+        help="of the subscription (default: Key_Shared); the others are hunted some fifty times slower",
     )
     parser.add_argument(
         "--allow-out-of-order", action="store_true", help="consumers ask for allowOutOfOrderDelivery"
+    )
+    parser.add_argument(
+        "--sticky",
+        action="store_true",
+        help="consumers bring ranges: c1 the lower half of the hash space, c2 the upper half, c3 everything",
     )
     parser.add_argument(
         "--also",
@@ -126,20 +134,20 @@ def run(options: argparse.Namespace) -> int:
         settings.given(options.settings),
         subscription_type=options.subscription_type,
         partition_index=0,
+        key_shared_mode="STICKY" if options.sticky else "AUTO_SPLIT",
         allow_out_of_order=options.allow_out_of_order,
     )
     for warning in profile.warnings:
         print(warning, file=sys.stderr)
     _check_causes(options.pass_over)
-    if options.subscription_type != KEY_SHARED and (options.also or options.out or options.states):
-        raise DispatchAuditError("--also, --out and --states are for Key_Shared subscriptions only")
+    _check_steps(options)
     if options.play:
         return _play(options)
     if options.out is not None:
         check_unoccupied(options.out)
     hunt = _search(profile, options)
     groups = hunt.sorted_groups()
-    written = [_write(profile, group, number, options.out) for number, group in enumerate(groups, 1)]
+    written = [_write(profile, group, number, options) for number, group in enumerate(groups, 1)]
     if options.json:
         for group, files in zip(groups, written, strict=True):
             print(json.dumps(_as_json(group, files)))
@@ -172,6 +180,20 @@ def _play(options: argparse.Namespace) -> int:
             other = "" if expected in (None, verdict) else f" (expected: {expected})"
             print(f"{exhibit.name}: {verdict}{other}")
     return CLEAN if all(verdict == zoo.KEPT for verdict in found) else _FOUND
+
+
+def _check_steps(options: argparse.Namespace) -> None:
+    """Raise ``DispatchAuditError`` for what a type of subscription does not have."""
+    from dispatch_core.hunt.schedule import GROUPS_OF
+
+    known = GROUPS_OF[options.subscription_type]
+    for group in options.also:
+        if group not in known:
+            raise DispatchAuditError(
+                f"--also {group}: {options.subscription_type} has {', '.join(known)} only"
+            )
+    if options.subscription_type != KEY_SHARED and (options.states or options.sticky):
+        raise DispatchAuditError("--states and --sticky are for Key_Shared subscriptions only")
 
 
 def _check_causes(names: Sequence[str]) -> None:
@@ -208,13 +230,18 @@ def _search(profile: Profile, options: argparse.Namespace) -> Hunt:
                 break
         hunt.count(hunter)
         if options.resume is not None:
-            _save(hunt, options.resume, aim.digest(profile, options.seed))
+            _save(hunt, options.resume, _digest(profile, options, aim))
         if is_over:
             progress("")
             return hunt
 
 
 # --- a hunt that goes on later -----------------------------------------------------------------------------------------
+
+
+def _digest(profile: Profile, options: argparse.Namespace, aim: Aim) -> str:
+    """Identify what is hunted: a hunt goes on only with the same rules, steps and seed."""
+    return aim.digest(profile, options.seed) + (" sticky" if options.sticky else "")
 
 
 def _begin(profile: Profile, options: argparse.Namespace, aim: Aim) -> Hunt:
@@ -225,7 +252,7 @@ def _begin(profile: Profile, options: argparse.Namespace, aim: Aim) -> Hunt:
         return Hunt.of(aim)
     try:
         saved = json.loads(options.resume.read_text(encoding="utf-8"))
-        if saved["hunts"] != aim.digest(profile, options.seed):
+        if saved["hunts"] != _digest(profile, options, aim):
             raise DispatchAuditError(f"{options.resume} is of a hunt with other arguments: give another file")
         return Hunt.of_json(saved, aim)
     except (ValueError, KeyError, TypeError) as error:
@@ -245,34 +272,66 @@ def _save(hunt: Hunt, path: Path, digest: str) -> None:
 
 
 def _write(
-    profile: Profile, group: Group, number: int, out: Path | None
+    profile: Profile, group: Group, number: int, options: argparse.Namespace
 ) -> tuple[Path, Sequence[tuple[str, str]]] | None:
     """Write the files of a find; returns their folder, and their names with what each is."""
-    if out is None:
+    if options.out is None:
         return None
+    from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS
     from dispatch_core.cli.finding_files import write_files
-    from dispatch_core.hunt.replayed import Replay
+    from dispatch_core.hunt.plain import played
     from dispatch_core.minimize.same_finding import choose, findings_of
     from dispatch_core.recording.files import find_recordings
     from dispatch_core.recording.reader import read_recording
     from dispatch_core.replay.whole_log import audit_whole
 
-    folder = out / f"{group.find.name}-{number}"
-    replay = Replay(profile, group.keys, group.find.steps)
-    replay.settle()
+    folder = options.out / f"{group.find.name}-{number}"
+    replay = played(profile, group.keys, group.find.steps)
     (folder / "log").mkdir(parents=True)
     for name, rows in (("events", replay.events()), ("messages", replay.messages())):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / "log" / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    (folder / SCHEDULE).write_text(_exhibit(profile, group, options), encoding="utf-8")
+    own = (SCHEDULE, "the schedule, for hunt --play and make zoo")
     (source,) = find_recordings([str(folder / "log")])
     (log,) = read_recording(source).logs
-    finding = choose(findings_of(audit_whole(log, closed=True)), None, {})
+    findings = findings_of(audit_whole(log, closed=True))
+    findings = [finding for finding in findings if KINDS[finding.kind].promise != INPUT_QUALITY]
+    finding = choose(findings, None, {})
     if finding is None:
-        return folder, (("log", "the log; the audit finds nothing in it"),)
+        return folder, (("log", "the log; the audit finds nothing in it"), own)
     files, problem = write_files(log, finding, folder)
     if problem is not None:
         print(f"dispatch-audit hunt: {problem}", file=sys.stderr)
-    return folder, files
+    return folder, (*files, own)
+
+
+def _exhibit(profile: Profile, group: Group, options: argparse.Namespace) -> str:
+    """Return a find as a file of the zoo, with the verdicts that all releases get."""
+    from dispatch_core.hunt import zoo
+
+    exhibit = zoo.Exhibit(
+        name=group.find.name,
+        title=f"{group.find.name}.{group.find.cause}",
+        links=(),
+        kind="hole",
+        text=group.outcome,
+        subscription_type=options.subscription_type,
+        settings={
+            name: profile.settings[name]
+            for name in settings.given(options.settings)
+            if name in profile.settings
+        },
+        allow_out_of_order=profile.allow_out_of_order,
+        key_shared_mode=profile.key_shared_mode,
+        keys=tuple(group.keys),
+        steps=group.find.steps,
+        verdicts={},
+    )
+    verdicts = {
+        verdict: tuple(ranges) for verdict, ranges in zoo.verdicts(exhibit).items() if verdict != zoo.KEPT
+    }
+    return zoo.text_of_exhibit(replace(exhibit, verdicts=verdicts))
 
 
 def _print(

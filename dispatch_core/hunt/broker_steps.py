@@ -27,7 +27,7 @@ from dispatch_core.broker.state import I64, NOBODY, WIDE, State
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt import world as w_
-from dispatch_core.hunt.ownership import SLOTS_PER_NAME, UNKNOWN, Owners
+from dispatch_core.hunt.ownership import REFUSED, SLOTS_PER_NAME, UNKNOWN, Owners
 from dispatch_core.hunt.world import World
 
 #: What a step can come to.
@@ -57,7 +57,13 @@ def take(st: State, world: World, owners: Owners, number: int) -> int:
     if kind == s_.CURSOR:
         return move_cursor(st, world)
     if kind == s_.CLEAR:
-        return clear_backlog(st, world)
+        return move_forward(st, world, world.w[w_.STORED] - 1)
+    if kind == s_.SKIP:
+        return move_forward(st, world, first_of_backlog(st, world))
+    if kind == s_.RESET:
+        return reset(st, world, owners)
+    if kind == s_.LIMIT:
+        return limit_unacked(st, world, s_.LIMITS[s_.detail_of(number)])
     slot = world.slot_of_name[name]
     if kind == s_.JOIN:
         if slot != NOBODY:
@@ -90,7 +96,7 @@ def command(st: State, world: World, name: int, slot: int, kind: int) -> int:
     if kind == s_.NACK_ALL:
         return request_all(st, world, slot)
     entry = entry_of(st, world, slot, kind == s_.ACK_LAST)
-    if entry == NOBODY:
+    if entry == NOBODY or kind > s_.ACK_IN_ROUND:  # the later kinds are of other types of subscriptions
         return IMPOSSIBLE
     if kind == s_.NACK_FIRST:
         return request(st, world, slot, entry)
@@ -149,6 +155,8 @@ def join(st: State, world: World, owners: Owners, name: int, permits: int) -> in
     move = slot
     if not knows(world, owners, move):
         return ASKS_SELECTOR
+    if owners.following[world.w[w_.NODE] * owners.sizes[0] + move] == REFUSED:
+        return IMPOSSIBLE
     st.permits[slot] = st.parked_permits[slot] = st.unacked[slot] = 0
     st.blocked[slot] = st.stuck[slot] = 0
     st.average[slot] = 0.0
@@ -359,12 +367,21 @@ def start_timer(st: State, world: World) -> None:
 
 
 @compiled_inside
-def clear_backlog(st: State, world: World) -> int:
-    """Clear the backlog: the cursor moves past the last stored entry, and later releases drop what it has passed."""
+def first_of_backlog(st: State, world: World) -> int:
+    """Return the first entry that is not acknowledged, or mark-delete if there is none."""
+    for entry in range(st.s[st_.MARK_DELETE] + 1, world.w[w_.STORED]):
+        if st.deleted[entry] == 0:
+            return entry + WIDE
+    return st.s[st_.MARK_DELETE] + WIDE
+
+
+@compiled_inside
+def move_forward(st: State, world: World, target: int) -> int:
+    """Move the cursor past an entry (clear, skip): later releases drop what it has passed."""
     w = world.w
-    if st.s[st_.MARK_DELETE] == w[w_.STORED] - 1:
+    if st.s[st_.MARK_DELETE] >= target:
         return IMPOSSIBLE
-    cursor_moves.pass_entries(st, w[w_.STORED] - 1)
+    cursor_moves.pass_entries(st, target)
     if w[w_.TRIMS_AFTER_MOVE] == 1:
         was_blocked = st.s[st_.BLOCKED_ON_UNACKED]
         remove_up_to(st, st.s[st_.MARK_DELETE], 0)
@@ -380,6 +397,37 @@ def clear_backlog(st: State, world: World) -> int:
         start_timer(st, world)
     mark_delete_moved(st, world)
     return result_of(world)
+
+
+@compiled_inside
+def reset(st: State, world: World, owners: Owners) -> int:
+    """Reset the cursor to the first entry: all consumers are disconnected before, in their order.
+
+    Source: PersistentSubscription.resetCursorInternal.
+    """
+    w = world.w
+    if w[w_.STORED] == 0:
+        return IMPOSSIBLE
+    for _ in range(len(world.slot_of_name)):
+        if st.s[st_.N_CONSUMERS] > 0:
+            slot = st.order[0] + WIDE
+            came_to = leave(st, world, owners, slot // SLOTS_PER_NAME, slot)
+            if came_to != DONE:
+                return came_to
+    cursor_moves.reset(st, 0)
+    for entry in range(w[w_.STORED]):
+        world.ever_sent[entry] = 0
+    return DONE
+
+
+@compiled_inside
+def limit_unacked(st: State, world: World, limit: int) -> int:
+    """Set the limit of unacknowledged messages per consumer, as a policy does; 0 = the broker's setting again."""
+    now = limit if limit > 0 else world.w[w_.OWN_LIMIT]
+    if st.s[st_.MAX_UNACKED_CONSUMER] == now:
+        return IMPOSSIBLE
+    st.s[st_.MAX_UNACKED_CONSUMER] = now
+    return DONE
 
 
 @compiled_inside

@@ -5,7 +5,7 @@ Finds of one promise and one cause are counted as one, and the shortest of them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from dispatch_core.broker import state as st_
@@ -60,6 +60,8 @@ SENTENCES: Final = {
 }
 
 
+#: Steps that move the cursor.
+MOVES: Final = frozenset(s_.GROUPS["moves"])
 #: Gates that would hold an entry of the replay set, also if the dispatcher looked at it.
 _HOLDS_WHATEVER_IS_READ: Final = frozenset({"draining_hash", "last_sent_position", "recently_joined"})
 
@@ -72,9 +74,7 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
             return "replay_read_forgotten"
         return "replayed_again" if world.w[w_.AT_REPLAY] == 1 else "read_again"
     if promise == promises.LEAK:
-        if s_.CLEAR in kinds:
-            return "after_a_move"
-        return "after_a_partial_ack" if s_.ACK_PART in kinds else "no_count"
+        return leak_cause(kinds)
     if promise not in (promises.STUCK, promises.STARVED):
         if s_.ACK_IN_SCAN in kinds:
             return "free_within_scan"
@@ -108,6 +108,13 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
     if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name not in _HOLDS_WHATEVER_IS_READ:
         return "normal_read_waits"
     return name
+
+
+def leak_cause(kinds: Collection[int]) -> str:
+    """Name the cause of a counter that is wrong by the kinds of the steps."""
+    if not MOVES.isdisjoint(kinds):
+        return "after_a_move"
+    return "after_a_partial_ack" if s_.ACK_PART in kinds else "no_count"
 
 
 #: Causes that the kinds of steps say: they hold for a schedule of which no step can be left out.

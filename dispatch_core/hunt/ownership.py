@@ -17,12 +17,17 @@ import numpy as np
 from dispatch_core.arrays.structs import by_address
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.selectors import assignments, factory
-from dispatch_core.broker.selectors.selector import Selector
+from dispatch_core.broker.selectors.selector import Announced, Selector
 from dispatch_core.broker.state import I32, I64, NOBODY
+from dispatch_core.errors import SelectorRefusedError
 
 SLOTS_PER_NAME: Final = 2
 #: Not asked yet.
 UNKNOWN: Final = -1
+#: The selector refuses a consumer: its ranges meet those of another one (STICKY).
+REFUSED: Final = -2
+#: The ranges of each name on a STICKY subscription: the lower half, the upper half, everything.
+_RANGES: Final[tuple[Announced, ...]] = ([(0, 32_767)], [(32_768, 65_535)], [(0, 65_535)])
 #: Nodes of which tables are kept.
 MAX_NODES: Final = 20_000
 
@@ -31,8 +36,9 @@ MAX_NODES: Final = 20_000
 class Owners(NamedTuple):
     """Tables over nodes, moves and keys.
 
-    ``following``: node after a move, or ``UNKNOWN``. ``owner``: slot that owns each key at a node, or ``NOBODY``. ``lost``,
-    ``won``: the slot that lost or won a key by a move, as the selector reports it, or ``NOBODY``. ``sizes``: moves and keys.
+    ``following``: node after a move, ``UNKNOWN`` or ``REFUSED``. ``owner``: slot that owns each key at a node, or
+    ``NOBODY``. ``lost``, ``won``: the slot that lost or won a key by a move, as the selector reports it, or ``NOBODY``.
+    ``sizes``: moves and keys.
     """
 
     following: I64
@@ -42,12 +48,18 @@ class Owners(NamedTuple):
     sizes: I64
 
 
+def ranges_of(profile: Profile, name: int) -> Announced:
+    """Return the ranges that a consumer name announces; ``None`` = the subscription is not STICKY."""
+    return _RANGES[name % len(_RANGES)] if profile.key_shared_mode == "STICKY" else None
+
+
 class Ownership:
     """The tables of one profile and the sticky hashes of some keys; ``names`` of consumers."""
 
     def __init__(self, profile: Profile, names: Sequence[str], hashes: Sequence[int]) -> None:
         self.slots = SLOTS_PER_NAME * len(names)
         self._names = [*names]
+        self._profile = profile
         self._hashes = np.asarray(hashes, np.int64)
         moves, keys = 2 * self.slots, len(hashes)
         self.tables = Owners(
@@ -66,7 +78,15 @@ class Ownership:
         selector = copy.deepcopy(self._selectors[node])
         slot = move % self.slots
         joins = move < self.slots
-        moved = selector.add(slot, self._names[slot // SLOTS_PER_NAME]) if joins else selector.remove(slot)
+        name = slot // SLOTS_PER_NAME
+        try:
+            if joins:
+                moved = selector.add(slot, self._names[name], ranges_of(self._profile, name))
+            else:
+                moved = selector.remove(slot)
+        except SelectorRefusedError:
+            self.tables.following[node * 2 * self.slots + move] = REFUSED
+            return
         moves, keys = self.tables.sizes.tolist()
         at = (node * moves + move) * keys
         self.tables.lost[at : at + keys] = self._among(moved.lost)

@@ -24,16 +24,19 @@ from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.single_active_rules import ActiveChange, Pick
 from dispatch_core.errors import UnsupportedRuleError
-from dispatch_core.hunt import promises
+from dispatch_core.hunt import causes, promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
-from dispatch_core.hunt.replayed import TOPIC, Replay
+from dispatch_core.hunt.replayed import Replay
 from dispatch_core.hunt.search import LONGEST, SHORTEST, AnyHunter, Find, Hunter
 from dispatch_core.hunt.world import MAX_ENTRIES
+from dispatch_core.hunt.written_log import TOPIC, WrittenLog, type_of
 
 #: The key that entries have: it makes no difference.
 KEYS: Final = ("key-0",)
 _MANY_PERMITS: Final = 10
+#: Steps that a Failover dispatcher does not have, or not yet: a reset disconnects the active consumer alone.
+_NOT_OF_FAILOVER: Final = (s_.REPLAY, s_.RETRY, s_.RESET)
 #: Schedules that ``random`` plays at most.
 AT_ONCE: Final = 500
 
@@ -53,7 +56,7 @@ class Player(ABC):
 
     @abstractmethod
     def connected(self) -> list[int]:
-        """List the numbers of the connected consumers."""
+        """List the numbers of the connected consumers that do not hang."""
 
     @abstractmethod
     def cause_of_standstill(self) -> str:
@@ -63,7 +66,18 @@ class Player(ABC):
         """Note that an entry never comes, if so."""
         left = self.entries_left()
         if self.broken is None and left and self.connected():
-            self.broken = promises.STUCK, left[0], self.connected()[0], self.cause_of_standstill()
+            promise = promises.STARVED if self.hangs() else promises.STUCK
+            self.broken = promise, left[0], self.connected()[0], self.cause_of_standstill()
+        elif self.broken is None and not self.hangs():
+            self.check_counters()
+
+    def hangs(self) -> bool:
+        """Check whether a consumer hangs: what it holds is not expected any more."""
+        return False
+
+    @abstractmethod
+    def check_counters(self) -> None:
+        """Note a counter that is wrong although everything is acknowledged, if so."""
 
 
 # --- Failover --------------------------------------------------------------------------------------------------------
@@ -77,19 +91,21 @@ class _Read:
     waits: bool
 
 
-class FailoverPlayer(Player):
+class FailoverPlayer(WrittenLog, Player):
     """Plays a schedule on a Failover dispatcher; the consumer whose name comes first is the active one."""
 
     def __init__(self, profile: Profile, schedule: Sequence[int]) -> None:
-        stored = [step for step in schedule if s_.kind_of(step) == s_.STORE][:MAX_ENTRIES]
+        stored = [step for step in schedule if s_.kind_of(step) in (s_.STORE, s_.STORE_BATCH)][:MAX_ENTRIES]
+        sizes = [s_.BATCH if s_.kind_of(step) == s_.STORE_BATCH else 1 for step in stored]
+        super().__init__(profile, [KEYS[0]] * len(stored), sizes)
         self.core = SingleActiveDispatcher(
-            profile, TOPIC, 0, exclusive=False, num_messages=np.ones(max(len(stored), 1), np.int64)
+            profile, TOPIC, 0, exclusive=False, num_messages=np.array(sizes or [1], np.int64)
         )
-        self._profile = profile
         self._numbers: dict[int, int] = {}
-        self._joined = self._stored = 0
+        self._joined = 0
         self._reads: list[_Read] = []
         self._holders: dict[int, int] = {}  # entry → number of the consumer that was sent it last
+        self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
         for step in schedule:
             if self.broken is None:
                 self._take(step)
@@ -99,7 +115,7 @@ class FailoverPlayer(Player):
         for _ in range(LAST_ROUNDS):
             for number in [*self._numbers.values()]:
                 for entry in self._pending_on(number):
-                    self._ack(entry)
+                    self._ack(number, entry)
                 if self.core.permits[number] < 1:
                     self._grant(number, _MANY_PERMITS)
             self._delay_over()
@@ -119,11 +135,16 @@ class FailoverPlayer(Player):
         """See ``Player.cause_of_standstill``."""
         return "no_read"
 
+    def check_counters(self) -> None:
+        """See ``Player.check_counters``: Failover counts no messages that are not acknowledged."""
+
     def _take(self, step: int) -> None:
         kind, name = s_.kind_of(step), s_.name_of(step)
         number = self._numbers.get(name)
-        if kind == s_.STORE:
-            self._stored = min(self._stored + 1, MAX_ENTRIES)
+        if kind in (s_.STORE, s_.STORE_BATCH):
+            self._store()
+        elif kind in (s_.CLEAR, s_.SKIP):
+            self._move(kind)
         elif kind == s_.READ:
             self._complete_read()
         elif kind == s_.TIMER:
@@ -131,28 +152,47 @@ class FailoverPlayer(Player):
         elif kind == s_.JOIN:
             if number is None:
                 self._join(name, s_.PERMITS[s_.detail_of(step)])
+        elif kind == s_.JOIN_LOW:
+            if number is None:
+                self._join(name, s_.PERMITS_LOW, priority_level=1)
         elif number is None:
             return
         elif kind == s_.LEAVE:
             self._leave(name, number)
-        elif kind == s_.FLOW:
+        else:
+            self._command(kind, number)
+
+    def _command(self, kind: int, number: int) -> None:
+        pending = self._pending_on(number)
+        if kind == s_.FLOW:
             self._grant(number, 1)
         elif kind in (s_.NACK_FIRST, s_.NACK_ALL):
             self._request(number)
-        elif kind in (s_.ACK_FIRST, s_.ACK_LAST) and self._pending_on(number):
-            self._ack(self._pending_on(number)[0 if kind == s_.ACK_FIRST else -1])
+        elif not pending:
+            return
+        elif kind == s_.ACK_UP_TO:
+            self._ack_up_to(number, pending[-1])
+        elif kind == s_.ACK_PART:
+            self._ack_part(number, pending[0])
+        elif kind in (s_.ACK_FIRST, s_.ACK_LAST):
+            self._ack(number, pending[0 if kind == s_.ACK_FIRST else -1])
 
     def _pending_on(self, number: int) -> list[int]:
         return sorted(entry for entry, holder in self._holders.items() if holder == number)
 
-    def _join(self, name: int, permits: int) -> None:
+    def _join(self, name: int, permits: int, priority_level: int = 0) -> None:
         self._joined += 1
         number = self._numbers[name] = self._joined
-        self._chosen(self.core.join(number, f"c{name + 1}"))
+        called = f"c{name + 1}"
+        self._write_join(number, called, priority_level)
+        pick = self.core.join(number, called, priority_level)
+        self._notify(pick.notified)
+        self._chosen(pick)
         self._grant(number, permits)
 
     def _leave(self, name: int, number: int) -> None:
         del self._numbers[name]
+        self._write("consumer_removed", number)
         for entry in self._pending_on(number):
             del self._holders[entry]
         pick = self.core.leave(number)
@@ -161,12 +201,25 @@ class FailoverPlayer(Player):
         elif self.core.pending:
             self._cancel()
 
+    def _notify(self, notices: Sequence[tuple[int, int | None]]) -> None:
+        for number, active in notices:
+            self._write("active_notified", number, active=active)
+
+    def _move(self, kind: int) -> None:
+        """Clear the backlog, or skip its first entry."""
+        before, left = int(self.core.state.s[st_.MARK_DELETE]), self.entries_left()
+        if left:
+            target = self._stored - 1 if kind == s_.CLEAR else left[0]
+            self._write_move("clear_backlog" if kind == s_.CLEAR else "skip", before, target)
+            self.core.move_forward(target)
+
     def _chosen(self, pick: Pick) -> None:
         if not pick.changed:
             return
         if self.core.pending:
             self._cancel()
-        change, _ = self.core.begin_active_change()
+        change, notices = self.core.begin_active_change()
+        self._notify(notices)
         if change is ActiveChange.AT_ONCE:
             self._attempt()
 
@@ -177,16 +230,36 @@ class FailoverPlayer(Player):
             self._reads.remove(waiting[0])
 
     def _grant(self, number: int, permits: int) -> None:
+        self._write("flow", number, permits=permits, blocked=False)
         self.core.flow(number, permits)
         if self.core.flow_reads(number):
             self._attempt()
 
-    def _ack(self, entry: int) -> None:
+    def _ack(self, number: int, entry: int) -> None:
+        self._write("ack", number, ack_type="Individual", positions=self._positions([entry]))
         self.core.acknowledge(entry)
         self._holders.pop(entry, None)
 
+    def _ack_up_to(self, number: int, entry: int) -> None:
+        """Acknowledge cumulatively: what others hold up to there is acknowledged, too."""
+        self._write("ack", number, ack_type="Cumulative", positions=self._positions([entry]))
+        self.core.acknowledge_up_to(entry)
+        for earlier in [known for known in self._holders if known <= entry]:
+            del self._holders[earlier]
+
+    def _ack_part(self, number: int, entry: int) -> None:
+        acked, size = self._parts.get(entry, 0) + 1, self.sizes[entry]
+        if acked >= size or not self.profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"):
+            return
+        self._parts[entry] = acked
+        words = [((1 << size) - 1) ^ ((1 << acked) - 1)]  # the first ones are acknowledged
+        positions = self._positions([entry])
+        self._write("ack", number, ack_type="Individual", positions=positions, ack_sets=[words])
+        self.core.acknowledge(entry, words)
+
     def _request(self, number: int) -> None:
         """Request everything again: the client drops what it has, the active consumer's dispatcher rewinds."""
+        self._write("redeliver", number)
         for entry in self._pending_on(number):
             del self._holders[entry]
         if not self.core.hears_redelivery(number):
@@ -199,7 +272,7 @@ class FailoverPlayer(Player):
 
     def _delay_over(self) -> None:
         if self.core.delay_running:
-            self.core.delay_over()
+            self._notify(self.core.delay_over())
             self._attempt()
 
     def _readable(self, start: int) -> list[int]:
@@ -226,11 +299,12 @@ class FailoverPlayer(Player):
         read, size = self._reads[at], self.core.size_of_read(at)
         start = int(self.core.state.s[st_.READ_POSITION]) if read.waits else read.start
         entries = self._readable(start)[:size]
-        if read.waits and "waiting_read_gets_entries" not in self._profile.changes:
+        if read.waits and "waiting_read_gets_entries" not in self.profile.changes:
             entries = []
         del self._reads[at]
         result = self.core.read_done(entries, frozenset(range(self._stored)), at)
         if result.entries is None:
+            self._notify(result.notified)
             if result.rewound:
                 self._attempt()
             return
@@ -240,6 +314,8 @@ class FailoverPlayer(Player):
 
     def _send(self, entries: Sequence[int]) -> None:
         number, _ = self.core.send(entries)
+        sizes = [self.sizes[entry] for entry in entries]
+        self._write("sent", number, positions=self._positions(entries), batch_sizes=sizes)
         for entry in entries:
             holder = self._holders.get(entry)
             if holder is not None and self.broken is None:
@@ -258,15 +334,39 @@ class SharedPlayer(Replay, Player):
 
     def __init__(self, profile: Profile, schedule: Sequence[int]) -> None:
         self._is_replay = False
+        self._kinds = {s_.kind_of(step) for step in schedule}
         super().__init__(profile, [f"key-{number}" for number in range(s_.KEYS)], schedule)
 
     def connected(self) -> list[int]:
         """See ``Player.connected``."""
-        return [*self._numbers.values()]
+        return [number for name, number in self._numbers.items() if name not in self._hanging]
 
     def cause_of_standstill(self) -> str:
         """See ``Player.cause_of_standstill``."""
         return "rewind_waits" if self.core.state.s[st_.REWIND_DUE] else "no_read"
+
+    def entries_left(self) -> list[int]:
+        """See ``Player.entries_left``: what a consumer that hangs holds is not expected."""
+        hanging = {self._numbers[name] for name in self._hanging}
+        pending = {entry for number in hanging for entry in self.core.pending_on(number)}
+        return [entry for entry in super().entries_left() if entry not in pending]
+
+    def hangs(self) -> bool:
+        """See ``Player.hangs``."""
+        return bool(self._hanging)
+
+    def check_counters(self) -> None:
+        """See ``Player.check_counters``."""
+        for number in self.core.connected():
+            for entry in self.core.pending_on(number):
+                self._ack(number, entry)
+        s, permits = self.core.state.s, self.core.state.permits
+        slots = {number: self.core.slot(number) for number in self.core.connected()}
+        wrong = [number for number in slots if self.core.unacked(number)]
+        total = sum(int(permits[slot]) for slot in slots.values())
+        if wrong or s[st_.TOTAL_UNACKED] or s[st_.TOTAL_PERMITS] != total:
+            number = wrong[0] if wrong else 0
+            self.broken = promises.LEAK, self._stored - 1, number, causes.leak_cause(self._kinds)
 
     def _take(self, step: int) -> None:
         if self.broken is None:
@@ -275,8 +375,8 @@ class SharedPlayer(Replay, Player):
     def _new_core(self, profile: Profile, messages: st_.I64, consumers: int) -> MultipleConsumersDispatcher:
         return SharedDispatcher(profile, np.zeros(len(messages), np.int64), messages, consumers)
 
-    def _added(self, number: int, called: str) -> None:
-        self.core.join(number, called)
+    def _added(self, number: int, called: str, priority_level: int) -> None:
+        self.core.join(number, called, priority_level)
 
     def _removed(self, number: int) -> None:
         self.core.leave(number)
@@ -304,12 +404,22 @@ class SharedPlayer(Replay, Player):
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-def player_of(profile: Profile, schedule: Sequence[int]) -> Player:
+class _QuietFailoverPlayer(FailoverPlayer):
+    writes = False
+
+
+class _QuietSharedPlayer(SharedPlayer):
+    writes = False
+
+
+def player_of(
+    profile: Profile, schedule: Sequence[int], *, writes: bool = False
+) -> FailoverPlayer | SharedPlayer:
     """Play a schedule on the dispatcher of a profile; raises ``UnsupportedRuleError`` for one that is played elsewhere."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
-        return FailoverPlayer(profile, schedule)
+        return (FailoverPlayer if writes else _QuietFailoverPlayer)(profile, schedule)
     if profile.dispatcher in (Dispatcher.SHARED, Dispatcher.SHARED_CLASSIC):
-        return SharedPlayer(profile, schedule)
+        return (SharedPlayer if writes else _QuietSharedPlayer)(profile, schedule)
     raise UnsupportedRuleError(f"{profile.name}: neither Failover nor Shared")
 
 
@@ -322,6 +432,7 @@ class PlainHunter(AnyHunter):
         *,
         seed: int = 0,
         wanted: Collection[str] = tuple(promises.NAMES.values()),
+        groups: Collection[str] = (),
         pass_over: Collection[str] = (),
     ) -> None:
         super().__init__(pass_over)
@@ -330,8 +441,10 @@ class PlainHunter(AnyHunter):
         self._played = self._steps = 0
         self._wanted = frozenset(wanted)
         self._random = random.Random(seed)  # noqa: S311 - no secret
-        kinds = (s_.REPLAY, s_.RETRY) if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else ()
-        self._choices = [step for step in s_.all_steps(keys=1) if s_.kind_of(step) not in kinds]
+        kinds = _NOT_OF_FAILOVER if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else ()
+        self._choices = [
+            step for step in s_.all_steps(keys=1, groups=groups) if s_.kind_of(step) not in kinds
+        ]
         self._cause = ""
 
     @property
@@ -374,7 +487,19 @@ class PlainHunter(AnyHunter):
         return None
 
 
+def played(profile: Profile, keys: Sequence[str], schedule: Sequence[int]) -> WrittenLog:
+    """Play a schedule and let it settle; returns its log. ``keys``: of a Key_Shared subscription."""
+    if type_of(profile) == "Key_Shared":
+        replay = Replay(profile, keys, schedule)
+        replay.settle()
+        return replay
+    player = player_of(profile, schedule, writes=True)
+    if player.broken is None:
+        player.settle()
+    return player
+
+
 def hunter_of(profile: Profile, keys: Sequence[str]) -> AnyHunter:
     """Return a hunter for the dispatcher of a profile, to play schedules; Key_Shared: with these keys."""
-    is_plain = profile.is_shared or profile.dispatcher is Dispatcher.SINGLE_ACTIVE
+    is_plain = type_of(profile) != "Key_Shared"
     return PlainHunter(profile) if is_plain else Hunter(profile, keys)

@@ -7,7 +7,6 @@ The order of the broker's work at each step is that of ``broker_steps``; here ev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -24,45 +23,28 @@ from dispatch_core.broker.replay_set import first_in_replay
 from dispatch_core.broker.state import I64
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
+from dispatch_core.hunt.ownership import ranges_of
 from dispatch_core.hunt.world import MAX_ENTRIES
+from dispatch_core.hunt.written_log import WrittenLog
 
-TOPIC: Final = "persistent://public/default/hunt"
-SUBSCRIPTION: Final = "audit"
-#: The first moment of a log, and the time between two lines, microseconds.
-_BEGIN_US: Final = 1_767_225_600_000_000
-_LINE_US: Final = 1_000
-#: Time that passes at the end of a log, in which what is left could have been delivered, microseconds.
-_END_US: Final = 120_000_000
 _MANY_PERMITS: Final = 10
 
 
-@dataclass(slots=True)
-class Line:
-    """An event of the log: its kind and its fields."""
-
-    kind: str
-    fields: dict[str, Any] = field(default_factory=dict)
-
-
-class Replay:
+class Replay(WrittenLog):
     """The dispatcher, its clients and reads in flight, and the lines written so far.
 
     ``sent``: consumer number and entries of each send, in order.
     """
 
     def __init__(self, profile: Profile, keys: Sequence[str], schedule: Sequence[int]) -> None:
-        self.profile = profile
         stored = [step for step in schedule if s_.kind_of(step) in (s_.STORE, s_.STORE_BATCH)][:MAX_ENTRIES]
-        self.keys = [keys[s_.detail_of(step)] for step in stored]
-        self.sizes = [s_.BATCH if s_.kind_of(step) == s_.STORE_BATCH else 1 for step in stored]
-        joins = sum(s_.kind_of(step) == s_.JOIN for step in schedule)
+        sizes = [s_.BATCH if s_.kind_of(step) == s_.STORE_BATCH else 1 for step in stored]
+        super().__init__(profile, [keys[s_.detail_of(step)] for step in stored], sizes)
+        joins = sum(s_.kind_of(step) in (s_.JOIN, s_.JOIN_LOW) for step in schedule)
         self.core: Any = self._new_core(profile, np.array(self.sizes or [1], np.int64), joins + 1)
-        self.lines: list[Line] = []
         self.sent: list[tuple[int, list[int]]] = []
         self._numbers: dict[int, int] = {}  # name → number of its connection
         self._joined = 0
-        self._stored = 0
-        self._stored_at: list[int] = []  # lines written before each entry
         self._limit: int | None = None  # of the normal read in flight
         self._waited = False
         self._replays: list[list[int]] = []
@@ -104,9 +86,7 @@ class Replay:
     def _take(self, step: int) -> None:
         kind, name = s_.kind_of(step), s_.name_of(step)
         if kind in (s_.STORE, s_.STORE_BATCH):
-            if self._stored < len(self.keys):
-                self._stored += 1
-                self._stored_at.append(len(self.lines))
+            self._store()
         elif kind == s_.READ:
             self._complete_normal()
         elif kind == s_.REPLAY:
@@ -118,10 +98,19 @@ class Replay:
         elif kind == s_.CURSOR:
             self._move_cursor()
         elif kind == s_.CLEAR:
-            self._clear_backlog()
+            self._move_forward(self._stored - 1, "clear_backlog")
+        elif kind == s_.SKIP:
+            self._move_forward(self._first_of_backlog(), "skip")
+        elif kind == s_.RESET:
+            self._reset()
+        elif kind == s_.LIMIT:
+            self._limit_unacked(s_.LIMITS[s_.detail_of(step)])
         elif kind == s_.JOIN:
             if name not in self._numbers:
                 self._join(name, s_.PERMITS[s_.detail_of(step)])
+        elif kind == s_.JOIN_LOW:
+            if name not in self._numbers:
+                self._join(name, s_.PERMITS_LOW, priority_level=1)
         elif name in self._numbers:
             self._command(kind, name, self._numbers[name])
 
@@ -155,26 +144,27 @@ class Replay:
         else:
             self._ack(number, pending[-1] if kind == s_.ACK_LAST else pending[0])
 
-    def _join(self, name: int, permits: int) -> None:
+    def _join(self, name: int, permits: int, priority_level: int = 0) -> None:
+        if self._is_refused(name):
+            return
         self._joined += 1
         number = self._numbers[name] = self._joined
         called = f"c{name + 1}"
-        key_shared = {
-            "mode": "AUTO_SPLIT",
-            "allow_out_of_order": self.profile.allow_out_of_order,
-            "ranges": [],
-        }
-        self._write(
-            "consumer_added",
-            number,
-            name=called,
-            consumer_id=number,
-            address="127.0.0.1",
-            priority_level=0,
-            key_shared=key_shared,
-        )
-        self._added(number, called)
+        key_shared = {} if self.profile.is_shared else {"key_shared": self._key_shared(name)}
+        self._write_join(number, called, priority_level, **key_shared)
+        self._added(number, called, priority_level)
         self._grant(number, permits)
+
+    def _is_refused(self, name: int) -> bool:
+        """Check whether the ranges of a consumer meet those of one that is connected (STICKY)."""
+        ranges = ranges_of(self.profile, name)
+        return ranges is not None and self.core.selector.in_the_way(self._joined + 1, ranges) is not None
+
+    def _key_shared(self, name: int) -> dict[str, Any]:
+        """Return what a consumer of a Key_Shared subscription says when it joins."""
+        mode, ranges = self.profile.key_shared_mode, ranges_of(self.profile, name) or ()
+        shown = [[start, end] for start, end in ranges]
+        return {"mode": mode, "allow_out_of_order": self.profile.allow_out_of_order, "ranges": shown}
 
     def _leave(self, name: int, number: int) -> None:
         del self._numbers[name]
@@ -196,10 +186,10 @@ class Replay:
         dispatcher = ClassicKeySharedDispatcher if self._classic else KeySharedDispatcher
         return dispatcher(profile, np.array(hashes, np.int64), messages, consumers)
 
-    def _added(self, number: int, called: str) -> None:
+    def _added(self, number: int, called: str, priority_level: int) -> None:
         """Add a consumer to the dispatcher."""
-        self.core.join(number, called)
-        self.core.join_selector(number)
+        self.core.join(number, called, priority_level)
+        self.core.join_selector(number, ranges_of(self.profile, int(called[1:]) - 1))
 
     def _removed(self, number: int) -> None:
         """Remove a consumer from the dispatcher; its pending entries are taken back."""
@@ -281,13 +271,17 @@ class Replay:
         self._timer = True
         self._cancels = bool(self.core.state.s[st_.PENDING_READ])
 
-    def _clear_backlog(self) -> None:
-        before, last = self.core.mark_delete(), self._stored - 1
-        if before == last:
+    def _first_of_backlog(self) -> int:
+        before = int(self.core.mark_delete())
+        left = (entry for entry in range(before + 1, self._stored) if not self.core.state.deleted[entry])
+        return next(left, before)
+
+    def _move_forward(self, target: int, by: str) -> None:
+        before = self.core.mark_delete()
+        if before >= target:
             return
-        moved = {"from": f"1:{before}", "to": f"1:{last}", "entries": last - before}
-        self._write("cursor_moved", None, by="clear_backlog", **moved)
-        self.core.move_forward(last)
+        self._write_move(by, before, target)
+        self.core.move_forward(target)
         if self.core.trims_after_a_move():
             was_blocked = bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
             connected = self.core.connected()
@@ -301,6 +295,22 @@ class Replay:
             self.core.state.s[st_.DRAIN_NOTICE] = 0
             self._start_timer()
         self._mark_delete_moved()
+
+    def _reset(self) -> None:
+        if not self._stored:
+            return
+        names = {number: name for name, number in self._numbers.items()}
+        for number in self.core.connected():
+            self._leave(names[number], number)
+        self._write_move("reset_cursor", self.core.mark_delete(), -1)
+        self.core.reset(0)
+
+    def _limit_unacked(self, limit: int) -> None:
+        now = limit or self.profile.number("maxUnackedMessagesPerConsumer")
+        if now != int(self.core.state.s[st_.MAX_UNACKED_CONSUMER]):
+            value = {"value": limit} if limit else {}
+            self._write("limit", None, what="unacked_topic", active=bool(limit), **value)
+            self.core.limit_unacked(limit or None)
 
     def _parked(self, number: int) -> int:
         return int(self.core.state.parked_permits[self.core.slot(number)])
@@ -409,52 +419,3 @@ class Replay:
             self._attempt()
         elif outcome.retry:
             self._retry = True
-
-    # --- the log -------------------------------------------------------------------------------------------------
-
-    def _positions(self, entries: Sequence[int]) -> list[str]:
-        return [f"1:{entry}" for entry in entries]
-
-    def _write(self, kind: str, consumer: int | None, **fields: Any) -> None:
-        who = {} if consumer is None else {"consumer": consumer}
-        self.lines.append(Line(kind, {**who, **fields}))
-
-    def _time_us(self, line: int) -> int:
-        return _BEGIN_US + (line + 1) * _LINE_US
-
-    def events(self) -> list[dict[str, Any]]:
-        """Return the event log, its header first; it ends two minutes behind its last line."""
-        lines = [{"format": "pulsar-consumer-events", **self._header()}]
-        for at, line in enumerate(self.lines):
-            lines.append({"seq": at + 1, "t_us": self._time_us(at), "kind": line.kind, **line.fields})
-        end_us = self._time_us(len(self.lines)) + _END_US
-        return [*lines, {"seq": len(self.lines) + 1, "t_us": end_us, "kind": "end"}]
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return the message log, its header first."""
-        lines: list[dict[str, Any]] = [{"format": "pulsar-message-log", **self._header()}]
-        for entry, key in enumerate(self.keys[: self._stored]):
-            lines.append(
-                {
-                    "topic": TOPIC,
-                    "position": f"1:{entry}",
-                    "key": key,
-                    "producer": "p",
-                    "sequence_id": entry,
-                    "publish_time_ms": self._time_us(self._stored_at[entry]) // 1000,
-                    "num_messages": self.sizes[entry],
-                    "size_bytes": 20,
-                }
-            )
-        return lines
-
-    def _header(self) -> dict[str, Any]:
-        return {
-            "format_version": "1.1",
-            "broker_version": self.profile.broker_version,
-            "subscription_type": "Key_Shared",
-            "partition_index": -1,
-            "config": {name: value for name, value in self.profile.settings.items() if value is not None},
-            "topic": TOPIC,
-            "subscription": SUBSCRIPTION,
-        }

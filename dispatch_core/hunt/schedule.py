@@ -43,19 +43,40 @@ _WIDTH: Final = 8  # numbers that a name or a detail may have
     CLEAR,
     HANG,
     ACK_IN_ROUND,
-) = range(19)
+    ACK_UP_TO,
+    SKIP,
+    RESET,
+    JOIN_LOW,
+    LIMIT,
+) = range(24)
 
 #: Messages of an entry that ``STORE_BATCH`` stores.
 BATCH: Final = 3
 
 #: Kinds of steps that are no step of a consumer.
-WITHOUT_CONSUMER: Final = frozenset({STORE, STORE_BATCH, READ, REPLAY, TIMER, RETRY, CURSOR, CLEAR})
+WITHOUT_CONSUMER: Final = frozenset(
+    {STORE, STORE_BATCH, READ, REPLAY, TIMER, RETRY, CURSOR, CLEAR, SKIP, RESET, LIMIT}
+)
+#: Permits that a consumer of a lower priority grants when it joins.
+PERMITS_LOW: Final = 10
+#: Limits of unacknowledged messages per consumer that a policy sets, by the detail of the step; 0 = the broker's setting.
+LIMITS: Final = (1, 0)
 #: Further kinds of steps, by the name of their group.
 GROUPS: Final = {
     "races": (CURSOR, ACK_IN_SCAN, ACK_IN_ROUND),
     "batches": (STORE_BATCH, ACK_PART),
-    "moves": (CLEAR,),
+    "moves": (CLEAR, SKIP, RESET),
     "hangs": (HANG,),
+    "policies": (LIMIT,),
+    "priorities": (JOIN_LOW,),
+    "cumulative": (ACK_UP_TO,),
+}
+
+#: Groups that make sense for a type of subscription.
+GROUPS_OF: Final = {
+    "Key_Shared": ("batches", "hangs", "moves", "policies", "races"),
+    "Shared": ("batches", "hangs", "moves", "policies", "priorities"),
+    "Failover": ("batches", "cumulative", "moves", "priorities"),
 }
 
 _TEXTS: Final = {
@@ -77,7 +98,11 @@ _TEXTS: Final = {
         "acknowledges the first entry that it holds while the next round has chosen for its first entry only"
     ),
     ACK_PART: "acknowledges a message of the first entry that it holds",
+    ACK_UP_TO: "acknowledges cumulatively up to the last entry that it holds",
     CLEAR: "the backlog is cleared",
+    SKIP: "the first entry of the backlog is skipped",
+    RESET: "the cursor is reset to the first entry: all consumers that it disconnects are gone",
+    JOIN_LOW: f"joins with {PERMITS_LOW} permits and a lower priority",
     HANG: "hangs: it sends no command any more",
 }
 
@@ -120,7 +145,19 @@ def all_steps(names: int = NAMES, keys: int = KEYS, groups: Collection[str] = ()
         found += [step(kind, name) for kind in (LEAVE, FLOW, ACK_FIRST, ACK_LAST, NACK_FIRST, NACK_ALL)]
         found += [step(kind, name) for kind in kinds if kind not in WITHOUT_CONSUMER]
     found += [READ_STEP, REPLAY_STEP, step(TIMER), step(RETRY)]
-    return [*found, *(step(kind) for kind in kinds if kind in WITHOUT_CONSUMER - {STORE_BATCH})]
+    if LIMIT in kinds:
+        found += [step(LIMIT, detail=detail) for detail in range(len(LIMITS))]
+    return [*found, *(step(kind) for kind in kinds if kind in WITHOUT_CONSUMER - {STORE_BATCH, LIMIT})]
+
+
+def is_of(subscription_type: str, number: int) -> bool:
+    """Check whether a step makes sense for a type of subscription.
+
+    >>> is_of("Failover", step(ACK_UP_TO)), is_of("Key_Shared", step(ACK_UP_TO)), is_of("Shared", step(LEAVE))
+    (True, False, True)
+    """
+    groups = [group for group, kinds in GROUPS.items() if kind_of(number) in kinds]
+    return not groups or groups[0] in GROUPS_OF[subscription_type]
 
 
 def describe(number: int) -> str:
@@ -132,6 +169,9 @@ def describe(number: int) -> str:
     if kind == JOIN:
         permits = PERMITS[detail_of(number)]
         return f"{name} joins with {permits} permit{'s' if permits > 1 else ''}"
+    if kind == LIMIT:
+        limit = LIMITS[detail_of(number)]
+        return f"the limit of unacknowledged messages per consumer becomes {limit or 'the setting of the broker'}"
     return _TEXTS[kind] if kind in WITHOUT_CONSUMER else f"{name} {_TEXTS[kind]}"
 
 

@@ -280,6 +280,7 @@ class Hunter(AnyHunter):
                 int(bool(profile.settings.get("acknowledgmentAtBatchIndexLevelEnabled"))),
             ),
             (w_.TRIMS_AFTER_MOVE, int(core.trims_after_a_move())),
+            (w_.OWN_LIMIT, profile.number("maxUnackedMessagesPerConsumer")),
         ]
         self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
         self._empty = self._arena.words.copy()
@@ -389,5 +390,7 @@ def _shorter(steps: list[int]) -> list[list[int]]:
         fewer = [s_.step(kind, name, less) for less in range(detail)]
         if kind == s_.STORE_BATCH:
             fewer.append(s_.step(s_.STORE, name, detail))
+        if kind == s_.JOIN_LOW:
+            fewer.append(s_.step(s_.JOIN, name, len(s_.PERMITS) - 1))
         found += [[*steps[:at], less, *steps[at + 1 :]] for less in fewer]
     return found

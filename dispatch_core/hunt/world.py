@@ -52,7 +52,8 @@ EMPTY_WHEN_WAITED: Final = 20  # a read that waited comes back empty (before #24
 CANCEL_CLEARS_REPLAY: Final = 21  # #23384, until #23855
 BATCH_INDEX_ACKS: Final = 22  # single messages of a batch can be acknowledged
 TRIMS_AFTER_MOVE: Final = 23  # what a move of the cursor has passed is dropped at once (#25581, #25592)
-N_SCALARS: Final = 24
+OWN_LIMIT: Final = 24  # the broker's setting of the limit of unacknowledged messages per consumer
+N_SCALARS: Final = 25
 
 
 @by_address

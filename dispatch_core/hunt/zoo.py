@@ -47,6 +47,7 @@ RELEASES: Final = (
 #: The copy of all exhibits, beside this file: the wheel has no documents.
 COPY: Final = "exhibits.json"
 _TO: Final = " to "
+_AUTO_SPLIT: Final = "AUTO_SPLIT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Exhibit:
     subscription_type: str
     settings: Mapping[str, int | bool]
     allow_out_of_order: bool
+    key_shared_mode: str
     keys: tuple[str, ...]
     steps: tuple[int, ...]
     verdicts: Mapping[str, tuple[str, ...]]
@@ -85,6 +87,7 @@ class Exhibit:
             self.settings,
             subscription_type=self.subscription_type,
             partition_index=0,
+            key_shared_mode=self.key_shared_mode,
             allow_out_of_order=self.allow_out_of_order,
         )
 
@@ -113,6 +116,7 @@ def of_fields(name: str, fields: Mapping[str, Any]) -> Exhibit:
             subscription_type=fields.get("subscription_type", "Key_Shared"),
             settings=fields.get("settings", {}),
             allow_out_of_order=bool(fields.get("allow_out_of_order", False)),
+            key_shared_mode=fields.get("key_shared_mode", _AUTO_SPLIT),
             keys=tuple(fields["keys"]),
             steps=tuple(schedule.parse(step) for step in fields["steps"]),
             verdicts={verdict: tuple(ranges) for verdict, ranges in fields["verdicts"].items()},
@@ -121,6 +125,10 @@ def of_fields(name: str, fields: Mapping[str, Any]) -> Exhibit:
         raise DispatchAuditError(f"{name}: {error}") from error
     if exhibit.kind not in KINDS:
         raise DispatchAuditError(f"{name}: kind {exhibit.kind!r} is none of {', '.join(KINDS)}")
+    foreign = [step for step in exhibit.steps if not schedule.is_of(exhibit.subscription_type, step)]
+    if foreign:
+        text = schedule.describe(foreign[0])
+        raise DispatchAuditError(f"{name}: {text!r} is no step of a {exhibit.subscription_type} subscription")
     for verdict in exhibit.verdicts:
         promise, _, cause = verdict.partition(".")
         if promise not in PROMISES.values() or cause not in CAUSES:
@@ -198,6 +206,7 @@ def text_of_exhibit(exhibit: Exhibit) -> str:
         f'text = """\n{exhibit.text}\n"""',
         *([f"subscription_type = {_quoted(other)}"] if (other := _other_type(exhibit)) else []),
         *(["allow_out_of_order = true"] if exhibit.allow_out_of_order else []),
+        *([f"key_shared_mode = {_quoted(mode)}"] if (mode := exhibit.key_shared_mode) != _AUTO_SPLIT else []),
         f"keys = {_listed(exhibit.keys)}",
         "steps = [",
         *(f"    {_quoted(schedule.describe(step))}," for step in exhibit.steps),

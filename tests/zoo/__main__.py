@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from dispatch_core.cli.zoo import exhibits_in
 from dispatch_core.hunt import schedule as s_
-from dispatch_core.hunt.zoo import KEPT, Exhibit
+from dispatch_core.hunt.ownership import ranges_of
+from dispatch_core.hunt.zoo import KEPT, RELEASES, Exhibit
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "zoo"
 _NAMES: Final = {
@@ -38,6 +39,11 @@ _NAMES: Final = {
     s_.TIMER: "timer",
     s_.RETRY: "retry",
     s_.CLEAR: "clear",
+    s_.ACK_UP_TO: "ack_up_to",
+    s_.SKIP: "skip",
+    s_.RESET: "reset",
+    s_.JOIN_LOW: "join",
+    s_.LIMIT: "limit",
     s_.HANG: "hang",
 }
 
@@ -60,7 +66,15 @@ def _step(exhibit: Exhibit, step: int) -> dict[str, Any]:
         return fields | {"key": exhibit.keys[detail], "messages": s_.BATCH if kind == s_.STORE_BATCH else 1}
     if kind not in s_.WITHOUT_CONSUMER:
         fields["name"] = f"c{s_.name_of(step) + 1}"
-    return fields | {"permits": s_.PERMITS[detail]} if kind == s_.JOIN else fields
+    if kind == s_.LIMIT:
+        return fields | {"limit": s_.LIMITS[detail]}
+    if kind == s_.JOIN_LOW:
+        return fields | {"permits": s_.PERMITS_LOW, "priority": 1}
+    if kind != s_.JOIN:
+        return fields
+    fields["permits"] = s_.PERMITS[detail]
+    ranges = ranges_of(exhibit.profile(RELEASES[-1]), s_.name_of(step))
+    return fields if ranges is None else fields | {"ranges": [[start, end] for start, end in ranges]}
 
 
 def promise_of(verdict: str) -> str:
@@ -96,12 +110,15 @@ def main() -> int:
     """Write the schedules, or compare answers."""
     parser = argparse.ArgumentParser(prog="python -m tests.zoo", description=__doc__)
     parser.add_argument("what", choices=("schedules", "compare"))
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="the schedules' files (default: docs/zoo)"
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="NAME", help="the exhibits to play (default: all)"
     )
     options = parser.parse_args()
-    exhibits = exhibits_in(FOLDER)
+    exhibits = exhibits_in(options.folder)
     if options.what == "schedules":
         schedules = [
             schedule_of(exhibit) for exhibit in exhibits if not options.only or exhibit.name in options.only

@@ -61,13 +61,14 @@ def causes(found: Iterable[Find]) -> set[tuple[str, str]]:
             "4.2.4", {**RANGE, "maxUnackedMessagesPerConsumer": 2, "maxUnackedMessagesPerSubscription": 3}
         ),
         resolve("4.2.4", RANGE, allow_out_of_order=True),
+        resolve("4.2.4", RANGE, key_shared_mode="STICKY"),
     ],
     ids=lambda rules: rules.name,
 )
 def test_compiled_steps_and_the_dispatcher_of_the_core_come_to_the_same(rules: Profile) -> None:
     """Positions, counters and what is left when a schedule is over, of 400 random schedules of all kinds of steps."""
     rng, hunter = random.Random(5), Hunter(rules, KEYS)
-    choices = s_.all_steps(groups=tuple(s_.GROUPS))
+    choices = s_.all_steps(groups=s_.GROUPS_OF["Key_Shared"])
     compared, kinds = 0, set()
     for _ in range(400):
         steps = [rng.choice(choices) for _ in range(rng.randint(5, 30))]
@@ -231,6 +232,63 @@ def test_a_consumer_that_hangs_starves_others_of_the_read_position_and_not_under
     for seed in range(3):
         hunter = Hunter(profile("4.2.4"), KEYS, seed=seed, wanted=["starved"], groups=["hangs"])
         assert [hunter.random() for _ in range(3)] == [None] * 3
+
+
+def parsed(*texts: str) -> list[int]:
+    return [s_.parse(text) for text in texts]
+
+
+def test_a_limit_of_one_by_a_policy_unblocks_nobody_until_23796() -> None:
+    """#22657, by a change of the policy instead of the setting."""
+    steps = parsed(
+        *["an entry of key k1 is stored"] * 2,
+        "the limit of unacknowledged messages per consumer becomes 1",
+        "c1 joins with 10 permits",
+    )
+    find = Hunter(profile("4.0.2"), KEYS).play(steps)
+    assert find is not None
+    assert find.name == "stuck"
+    lifted = "the limit of unacknowledged messages per consumer becomes the setting of the broker"
+    assert Hunter(profile("4.0.2"), KEYS).play([*steps[:3], s_.parse(lifted), steps[3]]) is None
+    assert Hunter(profile("4.0.3"), KEYS).play(steps) is None
+
+
+def test_a_reset_sends_everything_again() -> None:
+    steps = parsed(
+        *["an entry of key k1 is stored"] * 2,
+        "c1 joins with 10 permits",
+        "the normal read completes",
+        "c1 acknowledges the first entry that it holds",
+        "the cursor is reset to the first entry: all consumers that it disconnects are gone",
+        "c2 joins with 10 permits",
+    )
+    hunter, replay = Hunter(profile("4.2.4"), KEYS), Replay(profile("4.2.4"), KEYS, steps)
+    assert hunter.play(steps, settles=False) is None
+    assert hunter.entries_left() == replay.entries_left() == [0, 1]
+    assert hunter.play(steps) is None
+    replay.settle()
+    assert hunter.entries_left() == replay.entries_left() == []
+    assert replay.sent == [(1, [0, 1]), (2, [0, 1])]
+    moved = [line.fields for line in replay.lines if line.kind == "cursor_moved"]
+    assert moved == [{"by": "reset_cursor", "from": "1:0", "to": "1:-1"}]
+
+
+def test_a_skip_passes_the_first_entry_alone() -> None:
+    steps = parsed(*["an entry of key k1 is stored"] * 3, "the first entry of the backlog is skipped")
+    hunter = Hunter(profile("4.2.4"), KEYS)
+    hunter.play(steps)
+    assert hunter.entries_left() == [1, 2]
+
+
+def test_sticky_ranges_refuse_a_consumer_until_the_others_are_gone() -> None:
+    rules = resolve("4.2.4", RANGE, key_shared_mode="STICKY")
+    join = parsed("c1 joins with 1 permit", "c3 joins with 1 permit")
+    for steps, connected in ((join, [1]), ([join[0], s_.parse("c1 leaves"), join[1]], [2])):
+        replay = Replay(rules, KEYS, steps)
+        assert replay.core.connected() == connected
+        hunter = Hunter(rules, KEYS)
+        hunter.play(steps, settles=False)
+        assert hunter.counters() == w_.counters(replay.core.state)
 
 
 def test_a_step_is_read_as_it_is_said() -> None:

@@ -169,6 +169,11 @@ def test_hunt_plays_files(release: str, code: int, capsys: pytest.CaptureFixture
     [
         ('kind = "fault"', 'kind = "rumour"', "kind 'rumour' is none of"),
         ("c2 leaves", "c2 sleeps", "'c2 sleeps' is no step"),
+        (
+            "c2 leaves",
+            "c2 acknowledges cumulatively up to the last entry that it holds",
+            "is no step of a Key_Shared",
+        ),
         ("stuck.draining_hash", "stuck.rain", "'stuck.rain' is no promise and cause"),
         ("4.0.0 to 4.0.6", "4.0.0 to 4.0.99", "'4.0.0 to 4.0.99' is no range"),
         ("title", "titel", "titel|title"),

@@ -10,6 +10,7 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.ManagedCursor;
@@ -25,6 +26,7 @@ import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.Range;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionType;
 
@@ -34,6 +36,7 @@ import org.apache.pulsar.client.api.SubscriptionType;
  */
 final class Play implements AutoCloseable {
     private static final String SUBSCRIPTION = "zoo";
+    private static final String NAMESPACE = "public/default";
     /** The broker has done what follows from a step after so long. */
     private static final int SETTLE_MS = 100;
     /** What has not come after so many rounds of answers in which nothing moved does not come. */
@@ -53,6 +56,9 @@ final class Play implements AutoCloseable {
     private final PulsarClient client;
     private final Producer<byte[]> producer;
     private final List<String> keyOf = new ArrayList<>();
+    /** The id of each entry. */
+    private final List<MessageId> ids = new ArrayList<>();
+    private boolean limited;
     private final Map<String, Consumer<byte[]>> consumers = new LinkedHashMap<>();
     /** Messages that a consumer has received and not answered, by entry. */
     private final Map<String, Map<Integer, List<Message<byte[]>>>> pending = new LinkedHashMap<>();
@@ -122,13 +128,10 @@ final class Play implements AutoCloseable {
                 store(step.get("key").asText(), step.get("messages").asInt());
                 return true;
             case "join":
-                join(name, step.get("permits").asInt());
+                join(name, step.get("permits").asInt(), step.path("priority").asInt(), step.path("ranges"));
                 return true;
             case "leave":
-                consumers.remove(name).close();
-                pending.remove(name);
-                permits.remove(name);
-                hanging.remove(name);
+                leave(name);
                 return true;
             case "flow":
                 grant(name, 1);
@@ -137,6 +140,8 @@ final class Play implements AutoCloseable {
                 return acknowledge(name, first(name, false));
             case "ack_last":
                 return acknowledge(name, first(name, true));
+            case "ack_up_to":
+                return acknowledgeUpTo(name, first(name, true));
             case "ack_part":
                 return acknowledgePart(name, first(name, false));
             case "ack_in_scan":
@@ -164,6 +169,13 @@ final class Play implements AutoCloseable {
             case "clear":
                 admin.topics().skipAllMessages(topic, SUBSCRIPTION);
                 skipped = true;
+                return true;
+            case "skip":
+                return skip();
+            case "reset":
+                return reset();
+            case "limit":
+                limit(step.get("limit").asInt());
                 return true;
             case "timer":
                 Thread.sleep(type == SubscriptionType.Failover ? FAILOVER_MS : 0);
@@ -243,18 +255,78 @@ final class Play implements AutoCloseable {
     private void store(String key, int messages) throws Exception {
         int entry = keyOf.size();
         keyOf.add(key);
+        CompletableFuture<MessageId> first = null;
         for (int index = 0; index < messages; index++) {
-            producer.newMessage().key(key).value(Integer.toString(entry).getBytes()).sendAsync();
+            CompletableFuture<MessageId> sent = producer.newMessage().key(key).value(Integer.toString(entry).getBytes()).sendAsync();
+            if (index == 0) {
+                first = sent;
+            }
         }
         producer.flush();
+        ids.add(first.get());
     }
 
-    private void join(String name, int count) throws Exception {
+    private void leave(String name) throws Exception {
+        consumers.remove(name).close();
+        pending.remove(name);
+        permits.remove(name);
+        hanging.remove(name);
+    }
+
+    /** Skip the first entry that is not acknowledged. */
+    private boolean skip() throws Exception {
+        for (int entry = 0; entry < keyOf.size(); entry++) {
+            if (acknowledged.add(entry)) {
+                admin.topics().skipMessages(topic, SUBSCRIPTION, 1);
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /**
+     * Reset the cursor to the first entry. The clients of the consumers that the broker disconnects (all of them, but of Failover)
+     * would connect again after a while: they are closed before, in the broker's order.
+     */
+    private boolean reset() throws Exception {
+        if (ids.isEmpty()) {
+            return false;
+        }
+        List<String> names = dispatcher == null ? List.of() : dispatcher.getConsumers().stream()
+                .map(org.apache.pulsar.broker.service.Consumer::consumerName).toList();
+        for (String name : names) {
+            leave(name);
+        }
+        admin.topics().resetCursor(topic, SUBSCRIPTION, ids.get(0));
+        received.clear();
+        acknowledged.clear();
+        skipped = false;
+        return true;
+    }
+
+    /** Set the limit of unacknowledged messages per consumer by a policy of the namespace; 0 = the broker's own. */
+    private void limit(int messages) throws Exception {
+        limited = messages > 0;
+        if (limited) {
+            admin.namespaces().setMaxUnackedMessagesPerConsumer(NAMESPACE, messages);
+        } else {
+            admin.namespaces().removeMaxUnackedMessagesPerConsumer(NAMESPACE);
+        }
+        Thread.sleep(SETTLE_MS); // the topic hears of it later
+    }
+
+    private void join(String name, int count, int priority, JsonNode ranges) throws Exception {
         ConsumerBuilder<byte[]> builder = client.newConsumer(Schema.BYTES).topic(topic).subscriptionName(SUBSCRIPTION)
                 .subscriptionType(type).consumerName(name).receiverQueueSize(QUEUE).startPaused(true)
-                .enableBatchIndexAcknowledgment(true).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS);
+                .enableBatchIndexAcknowledgment(true).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS).priorityLevel(priority);
         if (type == SubscriptionType.Key_Shared) {
-            builder.keySharedPolicy(KeySharedPolicy.autoSplitHashRange().setAllowOutOfOrderDelivery(outOfOrder));
+            KeySharedPolicy policy = KeySharedPolicy.autoSplitHashRange();
+            if (ranges.isArray()) {
+                List<Range> all = new ArrayList<>();
+                ranges.forEach(range -> all.add(Range.of(range.get(0).asInt(), range.get(1).asInt())));
+                policy = KeySharedPolicy.stickyHashRange().ranges(all);
+            }
+            builder.keySharedPolicy(policy.setAllowOutOfOrderDelivery(outOfOrder));
         }
         consumers.put(name, builder.subscribe());
         pending.put(name, new LinkedHashMap<>());
@@ -287,6 +359,20 @@ final class Play implements AutoCloseable {
             consumers.get(name).acknowledge(message);
         }
         acknowledged.add(entry);
+        return true;
+    }
+
+    /** Acknowledge cumulatively: what others hold up to there is acknowledged, too. */
+    private boolean acknowledgeUpTo(String name, Integer entry) throws Exception {
+        if (entry == null) {
+            return false;
+        }
+        List<Message<byte[]>> messages = pending.get(name).get(entry);
+        consumers.get(name).acknowledgeCumulative(messages.get(messages.size() - 1));
+        pending.values().forEach(entries -> entries.keySet().removeIf(earlier -> earlier <= entry));
+        for (int earlier = 0; earlier <= entry; earlier++) {
+            acknowledged.add(earlier);
+        }
         return true;
     }
 
@@ -481,6 +567,9 @@ final class Play implements AutoCloseable {
         }
         for (Consumer<byte[]> consumer : consumers.values()) {
             consumer.close();
+        }
+        if (limited) {
+            limit(0);
         }
         producer.close();
         admin.topics().delete(topic, true);
