@@ -114,8 +114,8 @@ soak: setup ## Judge a broker's build by seeded clients; goes on where it was st
 states: ## Bring brokers into each known state and keep their statistics as test data; ten minutes (RELEASES='4.0.0 4.2.4' ARGS='shared-lost-read'; needs Maven; docs/diagnose.md)
 	@RELEASES='$(RELEASES)' exec .ci/states $(ARGS)
 
-zoo: setup ## Play the schedules of docs/zoo on brokers in process; five minutes (RELEASES='4.0.0 4.2.4'; needs Maven; docs/hunt.md)
-	@$(WITH_ENV) RELEASES='$(RELEASES)' exec .ci/zoo
+zoo: setup ## Play the schedules of docs/zoo on brokers in process; five minutes (RELEASES='4.0.0 4.2.4' FOLDER=docs/zoo ARGS='NAME...'; needs Maven; docs/hunt.md)
+	@$(WITH_ENV) RELEASES='$(RELEASES)' FOLDER='$(FOLDER)' exec .ci/zoo $(ARGS)
 
 reproduce: setup ## Minimize a log and run the Java test of it on brokers in process (LOG=PATH RELEASES='4.0.0 4.2.4' ARGS='--finding stuck_key'; needs Maven; docs/minimize.md)
 	@$(WITH_ENV) LOG='$(LOG)' RELEASES='$(RELEASES)' exec .ci/reproduce $(ARGS)
