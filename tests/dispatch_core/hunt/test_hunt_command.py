@@ -31,7 +31,7 @@ def test_a_find_has_a_log_scripts_and_a_report(capsys: pytest.CaptureFixture[str
     stuck = next(row for row in (find, *others) if row["cause"] == "draining_hash")
     assert "never comes" in stuck["outcome"]
     assert "c1 joins" in " ".join(stuck["steps"])
-    assert set(stuck["files"]) == {"log", "StuckKeyTest.java", "walk.py", "report.md"}
+    assert set(stuck["files"]) == {"log", "StuckKeyTest.java", "walk.py", "report.md", "schedule.toml"}
     assert "#24736" in Path(stuck["files"]["report.md"]).read_text(encoding="utf-8")
     assert main(["audit", stuck["files"]["log"]]) == 1
     assert "a fault of 4.0.0 to 4.0.6 and 4.1.0" in capsys.readouterr().out
