@@ -29,6 +29,7 @@ import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Range;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionType;
+import org.apache.pulsar.common.naming.TopicName;
 
 /**
  * One schedule on a topic of its own. After each step the consumers receive what has come, and the promises are checked as
@@ -50,6 +51,7 @@ final class Play implements AutoCloseable {
 
     private final StandaloneBroker broker;
     private final PulsarAdmin admin;
+    private final String whole;
     private final String topic;
     private final SubscriptionType type;
     private final boolean outOfOrder;
@@ -82,12 +84,15 @@ final class Play implements AutoCloseable {
         this.broker = broker;
         this.admin = admin;
         this.client = client;
-        this.topic = topic;
+        this.whole = topic;
+        // Which consumer is the active one depends on the number of the partition, else on the topic's name.
+        this.topic = TopicName.get(topic).getPartition(0).toString();
         this.type = type;
         this.outOfOrder = outOfOrder;
-        this.producer = client.newProducer(Schema.BYTES).topic(topic).enableBatching(true)
+        admin.topics().createPartitionedTopic(topic, 1);
+        this.producer = client.newProducer(Schema.BYTES).topic(this.topic).enableBatching(true)
                 .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
-        admin.topics().createSubscription(topic, SUBSCRIPTION, MessageId.earliest);
+        admin.topics().createSubscription(this.topic, SUBSCRIPTION, MessageId.earliest);
         readOneEntry();
     }
 
@@ -572,6 +577,6 @@ final class Play implements AutoCloseable {
             limit(0);
         }
         producer.close();
-        admin.topics().delete(topic, true);
+        admin.topics().deletePartitionedTopic(whole, true);
     }
 }
