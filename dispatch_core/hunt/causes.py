@@ -61,7 +61,7 @@ SENTENCES: Final = {
 
 
 #: Steps that move the cursor.
-MOVES: Final = frozenset(s_.GROUPS["moves"])
+MOVES: Final = frozenset({*s_.GROUPS["moves"], *s_.GROUPS["resets"]})
 #: Gates that would hold an entry of the replay set, also if the dispatcher looked at it.
 _HOLDS_WHATEVER_IS_READ: Final = frozenset({"draining_hash", "last_sent_position", "recently_joined"})
 

@@ -63,9 +63,11 @@ PERMITS_LOW: Final = 10
 LIMITS: Final = (1, 0)
 #: Further kinds of steps, by the name of their group.
 GROUPS: Final = {
-    "races": (CURSOR, ACK_IN_SCAN, ACK_IN_ROUND),
+    "races": (CURSOR, ACK_IN_SCAN),
+    "rounds": (ACK_IN_ROUND,),
     "batches": (STORE_BATCH, ACK_PART),
-    "moves": (CLEAR, SKIP, RESET),
+    "moves": (CLEAR,),
+    "resets": (SKIP, RESET),
     "hangs": (HANG,),
     "policies": (LIMIT,),
     "priorities": (JOIN_LOW,),
@@ -74,9 +76,9 @@ GROUPS: Final = {
 
 #: Groups that make sense for a type of subscription.
 GROUPS_OF: Final = {
-    "Key_Shared": ("batches", "hangs", "moves", "policies", "races"),
-    "Shared": ("batches", "hangs", "moves", "policies", "priorities"),
-    "Failover": ("batches", "cumulative", "moves", "priorities"),
+    "Key_Shared": ("batches", "hangs", "moves", "policies", "races", "resets", "rounds"),
+    "Shared": ("batches", "hangs", "moves", "policies", "priorities", "resets"),
+    "Failover": ("batches", "cumulative", "moves", "priorities", "resets"),
 }
 
 _TEXTS: Final = {

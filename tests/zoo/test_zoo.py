@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from dispatch_core.cli.zoo import exhibits_in
+from dispatch_core.hunt import schedule
 from tests.zoo.__main__ import FOLDER, compare, schedule_of
 
 EXHIBITS = exhibits_in(FOLDER)
@@ -14,15 +16,38 @@ EXHIBITS = exhibits_in(FOLDER)
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.name)
 def test_every_step_has_what_the_player_needs(exhibit: Any) -> None:
-    schedule = schedule_of(exhibit)
-    assert len(schedule["steps"]) == len(exhibit.steps)
-    for step in schedule["steps"]:
+    play = schedule_of(exhibit)
+    assert len(play["steps"]) == len(exhibit.steps)
+    for step in play["steps"]:
         if step["do"] == "store":
             assert step["key"] in exhibit.keys
             assert step["messages"] in (1, 3)
         if step["do"] == "join":
             assert step["name"] in ("c1", "c2", "c3")
             assert step["permits"] in (1, 2, 10)
+
+
+def test_a_race_that_was_missed_first_says_its_try() -> None:
+    answers = [
+        {"name": "23870-free-within-scan", "release": "4.0.0", "verdict": "out_of_order", "tries": tries}
+        for tries in (1, 2)
+    ]
+    lines, others = compare(answers, EXHIBITS)
+    assert others == 0
+    assert [line.endswith(", try 2") for line in lines[:2]] == [False, True]
+
+
+def test_the_player_gets_ranges_and_priorities() -> None:
+    exhibit = dataclasses.replace(
+        EXHIBITS[0],
+        key_shared_mode="STICKY",
+        steps=tuple(
+            map(schedule.parse, ("c2 joins with 1 permit", "c1 joins with 10 permits and a lower priority"))
+        ),
+    )
+    sticky, low = schedule_of(exhibit)["steps"]
+    assert sticky == {"do": "join", "name": "c2", "permits": 1, "ranges": [[32_768, 65_535]]}
+    assert low == {"do": "join", "name": "c1", "permits": 10, "priority": 1}
 
 
 def test_answers_are_compared_by_their_promise() -> None:
