@@ -387,7 +387,7 @@ def move_forward(st: State, world: World, target: int) -> int:
         remove_up_to(st, st.s[st_.MARK_DELETE], 0)
         for at in range(st.s[st_.N_CONSUMERS]):
             slot = st.order[at] + WIDE
-            count = pending_on(st, slot, 0, w[w_.STORED], world.entries)
+            count = pending_on(st, slot, 0, st.s[st_.MARK_DELETE] + 1, world.entries)
             if count > 0:
                 flows = commands.trim_pending(st, slot, world.entries[:count], world.outcome[:0])
                 flow_freed(st, world, slot, flows.notices, flows.permits)

@@ -278,6 +278,9 @@ def test_a_skip_passes_the_first_entry_alone() -> None:
     hunter = Hunter(profile("4.2.4"), KEYS)
     hunter.play(steps)
     assert hunter.entries_left() == [1, 2]
+    pending = parsed("c1 joins with 10 permits", "the normal read completes")
+    hunter.play([*steps[:3], *pending, steps[3]], settles=False)
+    assert hunter.counters()["unacked_0"] == 2
 
 
 def test_sticky_ranges_refuse_a_consumer_until_the_others_are_gone() -> None:
