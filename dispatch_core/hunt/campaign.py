@@ -24,6 +24,7 @@ from dispatch_core.hunt import hunts, zoo
 from dispatch_core.hunt.causes import NAMES as CAUSES
 from dispatch_core.hunt.choices import ALSO, KEY_SHARED, PROMISES, SUBSCRIPTION_TYPES
 from dispatch_core.hunt.hunts import Aim, Group, Hunt
+from dispatch_core.hunt.schedule import GROUPS_OF
 
 #: Schedules of a release, seeds, and releases of a campaign, at most.
 MOST_SCHEDULES: Final = 10**10
@@ -162,9 +163,11 @@ def campaign(
     aim = Aim(tuple(promises) or tuple(PROMISES), tuple(also), tuple(pass_over), states)
     _check_choices("promises", aim.promises, tuple(PROMISES))
     _check_choices("also", aim.also, ALSO)
+    for group in aim.also:
+        known = group in GROUPS_OF[subscription_type]
+        _check(known, "also", f"{group} are steps of other types, not for {subscription_type}")
     _check_choices("pass_over", aim.pass_over, CAUSES)
     if subscription_type != KEY_SHARED:
-        _check(not aim.also, "also", f"further steps are for Key_Shared, not for {subscription_type}")
         _check(not states, "states", f"they are counted for Key_Shared, not for {subscription_type}")
     for name, value, least, most in (
         ("schedules", schedules, 1, MOST_SCHEDULES),

@@ -13,7 +13,17 @@ PROMISES: Final = {
     "leak": ("leak",),
 }
 #: Names of ``hunt.schedule.GROUPS``.
-ALSO: Final = ("batches", "cumulative", "hangs", "moves", "policies", "priorities", "races", "resets", "rounds")
+ALSO: Final = (
+    "batches",
+    "cumulative",
+    "hangs",
+    "moves",
+    "policies",
+    "priorities",
+    "races",
+    "resets",
+    "rounds",
+)
 #: Types of subscriptions that can be hunted; the first is hunted by compiled code.
 KEY_SHARED: Final = "Key_Shared"
 SUBSCRIPTION_TYPES: Final = (KEY_SHARED, "Failover", "Shared")

@@ -204,9 +204,7 @@ class Hunt:
 def hunter_for(profile: Profile, aim: Aim, seed: int, sketch: I8 | None) -> Hunter | PlainHunter:
     """Return the hunter of a seed: Key_Shared with three keys; the same seed gives the same hunter."""
     if profile.is_shared or profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
-        return PlainHunter(
-            profile, seed=seed, wanted=aim.wanted, groups=aim.also, pass_over=aim.pass_over
-        )
+        return PlainHunter(profile, seed=seed, wanted=aim.wanted, groups=aim.also, pass_over=aim.pass_over)
     keys = random.Random(seed).sample(range(_MANY_KEYS), 3)  # noqa: S311 - no secret
     return Hunter(
         profile,

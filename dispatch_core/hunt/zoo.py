@@ -66,10 +66,10 @@ class Exhibit:
     subscription_type: str
     settings: Mapping[str, int | bool]
     allow_out_of_order: bool
-    key_shared_mode: str
     keys: tuple[str, ...]
     steps: tuple[int, ...]
     verdicts: Mapping[str, tuple[str, ...]]
+    key_shared_mode: str = _AUTO_SPLIT
 
     @property
     def expected(self) -> dict[str, str]:
