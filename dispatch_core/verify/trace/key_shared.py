@@ -55,6 +55,19 @@ class KeySharedVerifier(MultipleConsumersVerifier):
 
     # --- membership ----------------------------------------------------------------------------------------------
 
+    def _shown_active(self, consumer: int, removal: Line) -> bool:
+        """See ``MultipleConsumersVerifier``: a consumer has usable permits only while its connection is active."""
+        for _at, line in self._lines.between(self._window_end, self._lines.horizon(self._at)):
+            if line.seq >= removal.seq:
+                return False
+            if line.kind == "usable_seen" and line.consumer == consumer and line.recorded["value"] > 0:
+                return True
+            if line.kind == "read_attempt_end" and line.recorded["usable"]:
+                shown = line.recorded["usable"]
+                if dict(zip(shown[::4], shown[1::4], strict=False)).get(consumer, 0) > 0:
+                    return True
+        return False
+
     def _on_consumer_added(self, line: Line) -> None:
         ranges = line.inputs["ranges"]
         self._announced[who(line)] = None if ranges is None else [(r["start"], r["end"]) for r in ranges]

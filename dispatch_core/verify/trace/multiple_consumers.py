@@ -127,9 +127,15 @@ class MultipleConsumersVerifier(ShownStateDriver):
             if removal is not None:
                 what = f"the end of the connection of consumer {consumer}"
                 for inactive in self.breaks:
+                    if inactive and self._shown_active(consumer, removal):
+                        continue
                     command = Command(removal.seq, consumer, what, breaks=True, inactive=inactive)
                     waiting[_BROKEN - 2 * consumer - inactive] = [command]
         return waiting, late
+
+    def _shown_active(self, _consumer: int, _removal: Line) -> bool:
+        """Check whether a line shows that a connection is active at the end of the window; no line shows it, here."""
+        return False
 
     def _removal_comes_soon(self) -> bool:
         """Check whether any consumer is removed soon."""
