@@ -88,7 +88,7 @@ PARAMS: Final = {
         uniqueItems=True,
         examples=list(ALSO),
         title="Further steps",
-        description="Each makes the others rarer; of Key_Shared only",
+        description="Each makes the others rarer; some are of certain types of subscriptions only",
         section="What to look for",
     ),
     "pass_over": Param(
