@@ -169,8 +169,8 @@ def answers_as_others(world: World, slot: int, number: int) -> int:
 @compiled
 def answers_like(world: World, slot: int, number: int) -> int:
     """Return the time at which a client answers an entry that another got in the log; NEVER = it does not."""
-    now, who = world.w[NOW], world.who[slot]
-    first, end = world.like_start[who], world.like_start[who + 1]
+    now, like = world.w[NOW], world.like[slot]
+    first, end = world.like_start[like], world.like_start[like + 1]
     if first == end:
         return answers_as_others(world, slot, number)
     soon = now + 2 * world.w[NETWORK_US]

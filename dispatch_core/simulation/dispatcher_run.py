@@ -71,6 +71,16 @@ class Pace:
     delays: Delays
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unevenness:
+    """Factors of single reads and writes, and of single hops, in 1/``world.EVEN``: a power of two of samples each."""
+
+    of_reads: Ints
+    of_hops: Ints
+
+
+#: A broker whose reads, writes and hops always take their usual time.
+EVEN: Final = Unevenness(np.full(1, w_.EVEN), np.full(1, w_.EVEN))
 #: Upper limit of a timer, ms.
 _LONGEST_TIMER: Final = 3_600_000
 
@@ -137,6 +147,7 @@ class Connecting:
     flow_us: int | None = None
     slowness: int = 1
     who: int = 0
+    like: int = 0
     until_us: int = w_.NEVER
     flows: tuple[int, int] = (0, 0)
     requests: Sequence[tuple[int, int]] = ()
@@ -173,7 +184,8 @@ class Given:
 
     ``timers``: settings by their ``broker.conf`` names, of which ``TIMERS`` are used. ``changes``: by time. ``until_us``:
     the end of its log; ``NEVER`` = when all is acknowledged. ``delays``: those of the simulated broker at first; ``paces``:
-    their changes, by time. ``salt``: a number that makes its synthetic clients differ from those of another dispatcher.
+    their changes, by time; ``uneven``: how much single ones differ from them. ``salt``: a number that makes its synthetic
+    clients differ from those of another dispatcher.
     """
 
     profile: Profile
@@ -189,6 +201,7 @@ class Given:
     delays: Delays = Delays()
     timers: Mapping[str, object] = field(default_factory=dict)
     paces: Sequence[Pace] = ()
+    uneven: Unevenness = EVEN
 
 
 class DispatcherRun(ABC):
@@ -244,11 +257,14 @@ class DispatcherRun(ABC):
             granted=np.zeros(n, np.int64),
             slowness=np.ones(n, np.int64),
             who=np.zeros(n, np.int64),
+            like=np.zeros(n, np.int64),
             until_us=np.full(n, w_.NEVER, np.int64),
             flow_next=np.zeros(n, np.int64),
             flow_end=np.zeros(n, np.int64),
             latency_us=given.clients.latency_us,
             refuses=given.clients.refuses,
+            uneven=given.uneven.of_reads,
+            uneven_hops=given.uneven.of_hops,
             act_start=acts.start,
             act_us=acts.us,
             act_sent_us=acts.sent_us,
@@ -402,6 +418,7 @@ class DispatcherRun(ABC):
         world.number[slot] = number
         world.slowness[slot], world.queue[slot] = connecting.slowness, connecting.queue
         world.who[slot], world.until_us[slot] = connecting.who, connecting.until_us
+        world.like[slot] = connecting.like
         world.flow_next[slot], world.flow_end[slot] = connecting.flows
         if connecting.flow_us is not None:
             world.granted[slot] = connecting.queue

@@ -120,7 +120,7 @@ class FailoverRun(DispatcherRun):
                 return
             w[w_.READ_READY_AT] = world.publish_us[stored]
         read = w_.event(w_.READ, 0, int(w[w_.READ_NUMBER]))
-        w_.push(world, int(w[w_.READ_READY_AT]) + int(w[w_.READ_US]), read)
+        w_.push(world, int(w[w_.READ_READY_AT]) + int(w_.lasting(world, int(w[w_.READ_US]))), read)
 
     def _read_done(self) -> None:
         w = self._world.w
@@ -150,7 +150,8 @@ class FailoverRun(DispatcherRun):
             self._line(kinds.SENT, consumer, before)
             loop.deliver(self.core.state, self._world, self._lines, self._slot(consumer), entries)
             self._line(kinds.SEND_RETURNED, consumer, self.core.permits[consumer])
-        w_.attempt_at(self._world, self._now + int(self._world.w[w_.WRITE_US]))
+        takes = w_.lasting(self._world, int(self._world.w[w_.WRITE_US]))
+        w_.attempt_at(self._world, self._now + int(takes))
 
     def _slot(self, number: int) -> int:
         return self._slots[number]

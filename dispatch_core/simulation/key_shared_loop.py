@@ -26,7 +26,9 @@ from dispatch_core.simulation.world import (
     World,
     attempt_at,
     event,
+    hop_over,
     item,
+    lasting,
     line,
     line4,
     pop,
@@ -148,7 +150,7 @@ def ack(st: State, world: World, out: Lines, slot: int, entry: int) -> None:
                 )
         flows_applied(st, world, out, holder, done.flows, done.permits)
         if was_blocked == 1 and st.s[st_.BLOCKED_ON_UNACKED] == 0:
-            attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+            attempt_at(world, hop_over(world))
     if st.s[st_.MARK_DELETE] != before_delete:
         mark_delete_moved(st, world, out)
     unblocked(st, world)
@@ -176,7 +178,7 @@ def mark_delete_moved(st: State, world: World, out: Lines) -> None:
         if w[w_.TRACE] == 1:
             read_at, deleted_to = st.s[st_.READ_POSITION] + w[w_.BASE], st.s[st_.MARK_DELETE] + w[w_.BASE]
             line4(out, kinds.RECENTLY_JOINED_PRUNED, w[w_.NOW], w_.NO, read_at, deleted_to, w_.NO, w_.NO)
-        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+        attempt_at(world, hop_over(world))
 
 
 @compiled
@@ -209,7 +211,7 @@ def unblock(st: State, world: World) -> bool:
     """End the timer: attempt a read. Returns whether to cancel a normal read that has waited since the timer started."""
     w = world.w
     w[w_.UNBLOCK_AT] = 0
-    attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+    attempt_at(world, hop_over(world))
     unchanged = w[w_.UNBLOCK_CALLS] != 0 and w[w_.UNBLOCK_CALLS] == w[w_.CALLS]
     w[w_.UNBLOCK_CALLS] = 0
     return (
@@ -251,7 +253,7 @@ def permits_applied(st: State, world: World, out: Lines, slot: int, permits: int
     commands.apply_flow(st, slot, permits)
     if w[w_.TRACE] == 1:
         line(out, kinds.FLOW_APPLIED, w[w_.NOW], world.number[slot], permits)
-    attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+    attempt_at(world, hop_over(world))
 
 
 # --- reads ---------------------------------------------------------------------------------------------------------
@@ -330,9 +332,9 @@ def issue_replay_read(st: State, world: World, out: Lines) -> None:
                     item(out, plan[2 + i] + w[w_.BASE])
     commands.issue_replay(st, plan)
     if size == 0:
-        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+        attempt_at(world, hop_over(world))
         return
-    takes = w[w_.REPLAY_US] + size * w[w_.REPLAY_ENTRY_US]
+    takes = lasting(world, w[w_.REPLAY_US] + size * w[w_.REPLAY_ENTRY_US])
     push(world, w[w_.NOW] + takes, event(w_.REPLAY, w_.NO, w[w_.REPLAYS]))
     w[w_.REPLAYS] += 1
 
@@ -354,7 +356,7 @@ def issue_normal_read(st: State, world: World, limit: int) -> None:
             w[w_.READ_READY_AT] = w_.NEVER  # all is published and read
             return
         w[w_.READ_READY_AT] = world.publish_us[w[w_.STORED]]
-    takes = w[w_.READ_US] + min(w[w_.STORED] - at, limit) * w[w_.READ_ENTRY_US]
+    takes = lasting(world, w[w_.READ_US] + min(w[w_.STORED] - at, limit) * w[w_.READ_ENTRY_US])
     push(world, w[w_.READ_READY_AT] + takes, event(w_.READ, w_.NO, w[w_.READ_NUMBER]))
 
 
@@ -409,7 +411,7 @@ def read_done(st: State, world: World, out: Lines, is_replay: bool, count: int) 
     if taken:
         dispatch_round(st, world, out, is_replay, entries)
     else:
-        attempt_at(world, w[w_.NOW] + w[w_.HOP_US])
+        attempt_at(world, hop_over(world))
 
 
 # --- rounds --------------------------------------------------------------------------------------------------------
@@ -488,10 +490,10 @@ def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool, longe
     w = world.w
     if sent_to > 0:
         w[w_.BACK_OFF_US] = 0
-        attempt_at(world, w[w_.NOW] + w[w_.WRITE_US] + longer_us)
+        attempt_at(world, w[w_.NOW] + lasting(world, w[w_.WRITE_US] + longer_us))
     if not retry:
         return
     if look_ahead or sent_to > 0 or w[w_.RETRY_BACK_OFF] == 0:
-        attempt_at(world, w[w_.NOW] + w[w_.HOP_US] + longer_us)
+        attempt_at(world, hop_over(world) + longer_us)
     else:
         back_off(world)

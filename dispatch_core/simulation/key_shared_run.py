@@ -145,7 +145,7 @@ class KeySharedRun(DispatcherRun):
         self._world.w[w_.WATCHES_RECENT] = bool(self.core.recently_joined())
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
         self.core.state.s[st_.DRAIN_NOTICE] = 0  # the read that follows looks at everything
-        w_.attempt_at(self._world, self._now + int(self._world.w[w_.HOP_US]))
+        w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
     def _attempt(self) -> None:
         """Attempt a read inside a membership change."""
@@ -200,7 +200,7 @@ class KeySharedRun(DispatcherRun):
         self._redeliver_line(number, None if everything else [entry + base for entry in entries])
         loop.flows_applied(self.core.state, self._world, self._lines, slot, *done.flows)
         loop.unblocked(self.core.state, self._world)
-        w_.attempt_at(self._world, self._now + int(w[w_.HOP_US]))
+        w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
     def _act(self, slot: int, row: int) -> None:
         """Carry out an act of a recorded client other than the acknowledgement of an entry."""

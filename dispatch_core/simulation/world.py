@@ -87,8 +87,15 @@ UNBLOCK_CALLS: Final = (
 READ_ENTRY_US: Final = 40  # READ_US, REPLAY_US, WRITE_US are longer by so much for each entry
 REPLAY_ENTRY_US: Final = 41
 WRITE_ENTRY_US: Final = 42
-STEPPED: Final = 43  # kinds of events that the control plane handles, a bit each
-N_SCALARS: Final = 44
+UNEVEN_AT: Final = 43  # samples of World.uneven taken so far
+UNEVEN_HOPS_AT: Final = 44  # ... and of World.uneven_hops
+HOPPED_UNTIL: Final = (
+    45  # when the last task that was passed to the executor begins; those behind it begin later
+)
+STEPPED: Final = 46  # kinds of events that the control plane handles, a bit each
+N_SCALARS: Final = 47
+#: A sample of World.uneven for a read, a hop or a write that takes its usual time.
+EVEN: Final = 1024
 
 # acts of a recorded client on an entry: World.act_kind
 WHOLE: Final = 0  # acknowledges it
@@ -122,12 +129,16 @@ class World(NamedTuple):
     granted: I64  # permits it has granted, those under way too
     slowness: I64  # factor of its latency
     who: I64  # recorded clients: number of the name
+    like: I64  # … and of what its answers are taken from, see like_start
     until_us: I64  # … when the connection ends; NEVER = it does not
     flow_next: I64  # … its next row of flow_us
     flow_end: I64  # … and the row after its last
     # answers of synthetic clients
     latency_us: I64  # a power of two of samples
     refuses: I8  # as many: 1 = requests a redelivery of the entry
+    # by how much single reads and writes, and hops, take longer than usual: in 1/EVEN, a power of two of samples each
+    uneven: I64
+    uneven_hops: I64
     # recorded clients; rows of an entry are together, by time
     act_start: I64  # per entry number, and one more: its first row
     act_us: I64
@@ -139,7 +150,7 @@ class World(NamedTuple):
     acked_us: I64  # per entry number: when it was first acknowledged; NEVER = not at all
     flow_us: I64  # rows of a connection are together, by time
     flow_permits: I64
-    like_start: I64  # per name, and one more: its first row of the next two
+    like_start: I64  # per name, then per connection, and one more: its first row of the next two
     like_us: I64  # when an entry was sent to it, ascending
     like_answer_us: I64  # … and when it answered that entry; NEVER = it did not
     # scratch
@@ -303,6 +314,24 @@ def attempt_at(world: World, at_us: int) -> None:
     if at_us < world.w[ATTEMPT_AT]:
         world.w[ATTEMPT_AT] = at_us
         push(world, at_us, event(ATTEMPT, 0, 0))
+
+
+@compiled
+def lasting(world: World, usual_us: int) -> int:
+    """Return how long a read or a write takes this time that usually takes ``usual_us``."""
+    at = world.w[UNEVEN_AT]
+    world.w[UNEVEN_AT] = at + 1
+    return usual_us * world.uneven[at & (len(world.uneven) - 1)] // EVEN
+
+
+@compiled
+def hop_over(world: World) -> int:
+    """Return when a task begins that is passed to the dispatcher's executor now: not before the one passed before it."""
+    at = world.w[UNEVEN_HOPS_AT]
+    world.w[UNEVEN_HOPS_AT] = at + 1
+    takes = world.w[HOP_US] * world.uneven_hops[at & (len(world.uneven_hops) - 1)] // EVEN
+    world.w[HOPPED_UNTIL] = max(world.w[HOPPED_UNTIL], world.w[NOW] + takes)
+    return world.w[HOPPED_UNTIL]
 
 
 def grown(values: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
