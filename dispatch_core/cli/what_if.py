@@ -42,6 +42,7 @@ from dispatch_core.what_if.rules import (
     asked_for,
     matrix_for,
     priorities_given,
+    with_clients,
     with_priorities,
 )
 
@@ -106,6 +107,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "may be given again",
     )
     parser.add_argument(
+        "--client",
+        action="append",
+        default=[],
+        dest="clients",
+        metavar="NAME=VALUE",
+        help="a setting of the consumers, under all the rules: subscriptionType, keySharedPolicy, receiverQueueSize, "
+        "acknowledgementsGroupTimeMicros, consumers (their number), consumerName:OLD=NEW; may be given again",
+    )
+    parser.add_argument(
         "--key-changes",
         action="store_true",
         help="list the joins and leaves behind which keys went to another consumer (--json always has them)",
@@ -130,15 +140,15 @@ def run(options: argparse.Namespace) -> int:
         raise RuleNameError(f"--reindex-ms {options.reindex_ms}: give a number from 1 to {_LONGEST_STOP_MS}")
     stop_us = options.reindex_ms * 1000
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix, stop_us=stop_us)
-    asked = [with_priorities(rules, priorities) for rules in asked]
+    asked = [with_clients(with_priorities(rules, priorities), options.clients) for rules in asked]
     seeds = _seeds(options)
     policy = policy_given(options)
     as_of = as_of_given(options)
     check_times(options.from_us, as_of)
     if asked == [RECORDED]:
         print(
-            "no other rules were given (--set, --broker-version, --rules, --matrix, --priority-level): the recorded ones "
-            "are simulated, which shows how good the simulation is",
+            "no other rules were given (--set, --broker-version, --rules, --matrix, --priority-level, --client): the "
+            "recorded ones are simulated, which shows how good the simulation is",
             file=sys.stderr,
         )
     # Imported late, so that wrong options are refused at once.
@@ -153,7 +163,10 @@ def run(options: argparse.Namespace) -> int:
         found: list[list[compare.Row]] = []
         for log in (log for logs in selection.dispatchers(recording, AS_RECORDED, as_of) for log in logs):
             matrix = _matrix(log, options, given)
-            rules = [*asked, *(with_priorities(rules, priorities) for rules in matrix)]
+            rules = [
+                *asked,
+                *(with_clients(with_priorities(rules, priorities), options.clients) for rules in matrix),
+            ]
             tolerated = compare.OrderLimits.of(policy.rule_for(log.topic, log.subscription))
             predicted = compare.rows_of(log, rules, seeds=seeds, from_us=options.from_us)
             found.append([replace(row, tolerated=tolerated) for row in predicted])

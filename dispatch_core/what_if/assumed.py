@@ -27,6 +27,11 @@ ALWAYS: Final = (
 def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[str, ...]:
     """The assumptions for every log and those for this one. ``deliveries``: the result of ``run.deliveries_of``."""
     found = [*ALWAYS, _speed(load, deliveries)]
+    if load.begins_at_work:
+        found.append(
+            "the log begins with a checkpoint of a dispatcher at work: its load is simulated as after a restart of the "
+            "broker, so what was pending then is sent again, to clients with the permits that they had"
+        )
     granted = set(load.flows[1].tolist())
     silent = sorted(
         {consumer_name(join.number, join.name) for join in load.joins if join.number not in granted}
@@ -49,14 +54,14 @@ def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[s
 def _speed(load: RecordedLoad, deliveries: Deliveries | None) -> str:
     """The sentence about the assumed delays of the broker."""
     if deliveries is None:
-        return "the broker has the median delays of recorded brokers; other seeds take half to twice as long"
+        return "the broker has the median delays of recorded brokers; other seeds take longer or shorter, as recorded brokers do"
     delays = deliveries.delays
     stored_us = int(np.median(deliveries.stored_us - load.published_us)) if len(load.published_us) else 0
     read, replay, write = (duration(us) for us in (delays.read_us, delays.replay_us, delays.write_us))
     return (
         f"a read takes {read}, a replay read {replay}, a delivery {write}, and entries can be read {duration(stored_us)} "
         "after they were published (in the median): with these delays more acknowledgements come from clients that hold the "
-        f"entry than with others{_start_up(deliveries)}{_moments(deliveries)}; other seeds take half to twice as long"
+        f"entry than with others{_start_up(deliveries)}{_moments(deliveries)}; other seeds take longer or shorter, as recorded brokers do"
     )
 
 

@@ -9,7 +9,7 @@ another client got the entry in the log, the client does what it did with the en
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -57,6 +57,14 @@ class Deliveries:
     paces: tuple[Pace, ...] = ()
     start_up: StartUp | None = None
 
+    def to(self, consumers: Sequence[int]) -> Deliveries:
+        """Those to some connections."""
+        known = np.isin(self.consumer, consumers)
+        if known.all():
+            return self
+        columns = {name: getattr(self, name)[known] for name in ("at_us", "consumer", "entry")}
+        return replace(self, **columns)
+
 
 class RecordedClients:
     """The recorded clients, see ``simulation.dispatcher_run.Clients``."""
@@ -74,7 +82,11 @@ class RecordedClients:
         self.rejected: list[str] = []  # names of clients that the broker refused
         self._joins = {join.number: join for join in connections.joins}
         names = {name: at for at, name in enumerate(dict.fromkeys(join.name for join in load.joins))}
-        self._who = {join.number: names[join.name] for join in (*load.joins, *connections.joins)}
+        joins = {join.number: join for join in (*load.joins, *connections.joins)}
+        self._who = {number: names[join.name] for number, join in joins.items()}
+        # what the answers of a connection are like: those of its own deliveries, or of all connections of its name
+        self._like = {number: len(names) + at for at, number in enumerate(joins)}
+        self._like |= {join.number: self._like[join.like] for join in load.joins if join.like in self._like}
         self._until = {number: at_us for at_us, number in load.leaves}
         self._connected_until = {number: at_us for at_us, number in connections.leaves}
         self._flows = _rows_by_consumer(connections.flows[1], connections.flows[0])
@@ -91,10 +103,16 @@ class RecordedClients:
             Client(join.name, join.consumer_id, join.ranges, join.priority_level, join.address),
             queue,
             who=self._who[join.number],
+            like=self._like[join.number] if self._answers_itself(join.number) else self._who[join.number],
             until_us=self._connected_until.get(join.number, NEVER),
             flows=(first, end),
             requests=self._requests.get(join.number, ()),
         )
+
+    def _answers_itself(self, number: int) -> bool:
+        """True if the log shows how this connection answered some entry."""
+        at = self._like[number]
+        return int(self.acts.like_start[at]) < int(self.acts.like_start[at + 1])
 
     def left(self, change: Change) -> None:
         """See ``Clients``."""
@@ -109,6 +127,8 @@ class RecordedClients:
         self, load: RecordedLoad, connections: RecordedLoad, names: int, deliveries: Deliveries | None
     ) -> Acts:
         acks = load.acks
+        if deliveries is not None:
+            deliveries = deliveries.to(list(self._who))
         requests = [request for request in connections.requests if request.consumer in self._who]
         asked = np.array(
             [
@@ -174,10 +194,11 @@ class RecordedClients:
     def _likes(
         self, names: int, deliveries: Deliveries | None, acts: tuple[Ints, Ints, Ints, Ints], acked: Ints
     ) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-        """Rows of the entries that connections never answered, and by client name the times of deliveries and answers."""
+        """Rows of entries that connections never answered, and times of deliveries and answers by name and connection."""
         nothing = np.zeros(0, np.int64)
         if deliveries is None:
-            return np.zeros((0, 4), np.int64), (np.zeros(names + 1, np.int64), nothing, nothing)
+            starts = np.zeros(names + len(self._like) + 1, np.int64)
+            return np.zeros((0, 4), np.int64), (starts, nothing, nothing)
         until = np.array(
             [self._until.get(number, NEVER) for number in deliveries.consumer.tolist()], np.int64
         )
@@ -185,11 +206,14 @@ class RecordedClients:
         kept = np.stack(
             [until, deliveries.consumer, np.full(len(until), KEEPS, np.int64), deliveries.entry], axis=1
         )[answer == NEVER]
-        who = self._names_of(deliveries.consumer)
         # an unanswered entry that another connection acknowledged meanwhile shows nothing about this one
         telling = np.flatnonzero((answer != NEVER) | (acked[deliveries.entry] > until))
-        rows = telling[np.lexsort((deliveries.at_us[telling], who[telling]))]
-        start = np.searchsorted(who[rows], np.arange(names + 1)).astype(np.int64)
+        consumers = deliveries.consumer[telling]
+        like = np.array([self._like[number] for number in consumers.tolist()], np.int64)
+        like, telling = np.concatenate([self._names_of(consumers), like]), np.tile(telling, 2)
+        order = np.lexsort((deliveries.at_us[telling], like))
+        rows = telling[order]
+        start = np.searchsorted(like[order], np.arange(names + len(self._like) + 1)).astype(np.int64)
         return kept, (start, deliveries.at_us[rows], answer[rows])
 
 

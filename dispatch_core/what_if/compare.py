@@ -1,8 +1,9 @@
 """Compare a recording with simulations of the same clients and load under other rules.
 
 Every simulation is one pure call, ``outcome(case, profile, seed)``, so cases and profiles can be sent to other processes. A
-prediction is made from several seeds, which differ in the delays that no log shows. Its confidence depends on two things:
-the seeds agree, and the *control*, a simulation under the recorded rules, agrees with the recording.
+prediction is made from several seeds, which differ in the delays that no log shows. Its probability (``calibration``)
+depends on how many of them have order violations, and on the *control*: simulations under the recorded rules, which should
+have what was recorded.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.catalogue import PER_KEY_ORDER
 from dispatch_core.audit.policy.rules import Rule
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
+from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.audit.unsent_entries import lowest, positions_sent
 from dispatch_core.broker.old_releases import is_old
 from dispatch_core.broker.profiles import Profile
@@ -29,6 +31,8 @@ from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.whole_log import audit_whole
 from dispatch_core.what_if.assumed import assumptions_of
+from dispatch_core.what_if.calibration import Evidence, measured_releases, violates
+from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges
 from dispatch_core.what_if.clients import Deliveries
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.proposals.catalogue import Proposal
@@ -50,13 +54,6 @@ from dispatch_core.what_if.run import deliveries_of, simulate
 
 Ints = npt.NDArray[np.int64]
 
-HIGH: Final = "high"
-MEDIUM: Final = "medium"
-LOW: Final = "low"
-#: A control is good if this part of the positions goes first to the recorded consumer.
-_GOOD_CONTROL: Final = 0.95
-#: Seeds that must agree for more than low confidence.
-_MOST_AGREE: Final = 0.8
 #: Measures of which the least and the most over all seeds are shown.
 _OVER_SEEDS: Final = ("order_violations", "wait_ms_p50", "wait_ms_p99", "blocked_message_s", "never_sent")
 
@@ -187,22 +184,68 @@ NO_VIOLATION: Final = OrderLimits()
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """The confidence in a prediction, and its reason. ``agreeing`` of ``seeds`` predict order violations as it does."""
+    """The probability of a prediction, and the evidence for it.
 
-    level: str
+    Attributes:
+        violates: more order violations than are tolerated are predicted.
+        probability: how often such a prediction comes true, as measured on recordings (``calibration``).
+        seeds, violating: simulations, and those of them that have more order violations than are tolerated.
+        control: the simulations under the recorded rules; ``None`` = there are none.
+        not_measured: the reason why no pair of recordings shows how often such predictions come true; ``None`` = some do.
+    """
+
+    violates: bool
+    probability: float
     seeds: int
-    agreeing: int
+    violating: int
     control: Control | None
-    reason: str
+    not_measured: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        outcomes: Sequence[Outcome],
+        control: Control | None,
+        tolerated: OrderLimits,
+        not_measured: str | None = None,
+    ) -> Confidence:
+        """The confidence in a prediction from some outcomes, at least one."""
+        evidence = evidence_of(outcomes, control, tolerated)
+        share = violates(evidence)
+        return cls(
+            violates=share >= 0.5,
+            probability=round(max(share, 1 - share), 2),
+            seeds=len(outcomes),
+            violating=evidence.violating,
+            control=control,
+            not_measured=not_measured,
+        )
+
+    @property
+    def reason(self) -> str:
+        """Write the evidence for the probability as a sentence without a full stop."""
+        found = f"{self.violating} of {self.seeds} simulations have more order violations than are tolerated"
+        control = self.control
+        if control is None:
+            return f"{found}; the recorded rules could not be simulated, so nothing shows how good the simulation is"
+        same = f"{control.same_first_consumer or 0:.1%} of the positions go first where they went"
+        if control.right == 1.0:
+            return f"{found}; under the recorded rules the simulation has what was recorded, and {same}"
+        return (
+            f"{found}; under the recorded rules the simulation has {control.simulated_violations} order violations, the "
+            f"recording {control.recorded_violations}, and {same}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """As an object."""
         return {
-            "level": self.level,
+            "violates": self.violates,
+            "probability": self.probability,
             "seeds": self.seeds,
-            "agreeing": self.agreeing,
+            "violating_seeds": self.violating,
             "control": None if self.control is None else self.control.as_json(),
             "reason": self.reason,
+            "not_measured": self.not_measured,
         }
 
 
@@ -211,7 +254,8 @@ class Row:
     """A prediction: one dispatcher, or all topics of a subscription (``topic`` empty), under one set of rules.
 
     ``recorded_rules``: the profile of the recording; ``None`` = not known, or of several topics. ``simulated`` and
-    ``confidence`` are ``None`` where it could not be simulated: ``problem`` says why.
+    ``confidence`` are ``None`` where it could not be simulated: ``problem`` says why. ``judged``, ``not_measured``: see
+    ``Confidence``.
     """
 
     recording: str
@@ -225,7 +269,8 @@ class Row:
     recorded: Measures | None
     outcomes: tuple[Outcome, ...] = ()
     control: tuple[Outcome, ...] = ()
-    confidence: Confidence | None = None
+    judged: Control | None = None
+    not_measured: str | None = None
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -234,9 +279,36 @@ class Row:
     recorded_rules: str | None = None
 
     @property
+    def confidence(self) -> Confidence | None:
+        """Return the probability of the prediction, and the evidence."""
+        if not self.outcomes:
+            return None
+        return Confidence.of(self.outcomes, self.judged, self.tolerated, self.not_measured)
+
+    @property
+    def is_control(self) -> bool:
+        """True if the rules are the recorded ones, so that the recording shows how good the simulation is."""
+        return (
+            self.profile != ""
+            and self.profile == self.recorded_rules
+            and not (
+                self.rules.settings
+                or self.rules.priorities
+                or self.rules.broker_version
+                or self.rules.clients
+            )
+        )
+
+    @property
     def shown(self) -> Outcome | None:
-        """The middle one of all seeds, by order violations, then by waits."""
-        return _middle(self.outcomes)
+        """The middle one of all seeds that have what is predicted, by order violations, then by waits."""
+        confidence = self.confidence
+        predicted = [
+            simulated
+            for simulated in self.outcomes
+            if confidence is not None and self.tolerated.allow(simulated.measures) != confidence.violates
+        ]
+        return _middle(predicted or self.outcomes)
 
     @property
     def simulated(self) -> Measures | None:
@@ -251,9 +323,10 @@ class Row:
     @property
     def verdict(self) -> str:
         """FAIL: more order violations are predicted than tolerated. PASS: no more. UNKNOWN: nothing could be predicted."""
-        if self.simulated is None or not self.simulated.entries:
+        confidence = self.confidence
+        if confidence is None or self.simulated is None or not self.simulated.entries:
             return UNKNOWN
-        return PASS if self.tolerated.allow(self.simulated) else FAIL
+        return FAIL if confidence.violates else PASS
 
     def over_seeds(self) -> dict[str, list[float]]:
         """Least and most of all seeds."""
@@ -304,13 +377,14 @@ def outcome(
     priorities: Priorities | None = None,
     proposal: Proposal | None = None,
     custom: CustomRules = NO_CUSTOM,
+    clients: ClientChanges = AS_RECORDED,
 ) -> Outcome:
     """Simulate a case under ``profile``: a pure call, independent of all others.
 
-    ``timers``, ``custom``: see ``run.simulate``. ``priorities``, ``proposal``: see ``RuleSet``. Raises
+    ``timers``, ``custom``: see ``run.simulate``. ``priorities``, ``proposal``, ``clients``: see ``RuleSet``. Raises
     ``DispatchAuditError`` for rules that cannot be simulated.
     """
-    load = case.load.with_priorities(priorities or {}, EVERYBODY)
+    load = clients.on(case.load.with_priorities(priorities or {}, EVERYBODY))
     log = simulate(
         load,
         profile,
@@ -359,27 +433,33 @@ def rows_of(
     except DispatchAuditError as error:
         yield from (_row(log, None, rule_set, problem=str(error)) for rule_set in rules)
         return
+    predicted = predicted_for(log, case, seeds)
+    yield from (predicted(rule_set) for rule_set in rules)
+
+
+def predicted_for(log: DispatcherLog, case: Case, seeds: Sequence[int]) -> Callable[[RuleSet], Row]:
+    """A function that predicts ``case`` of ``log`` under some rules; equal rules and the control are simulated once."""
     simulated: list[tuple[Profile, RuleSet, tuple[Outcome, ...]]] = []
 
     def simulated_by(profile: Profile, wanted: RuleSet) -> tuple[Outcome, ...]:
         for seen, before, found in simulated:
             if same_rules(seen, profile) and before.beside_profile == wanted.beside_profile:
                 return found
-        outcomes = tuple(
-            outcome(case, profile, seed, wanted.timers, wanted.priorities, wanted.proposal, wanted.custom)
-            for seed in seeds
-        )
+        outcomes = tuple(outcome(case, profile, seed, *wanted.beside_profile) for seed in seeds)
         simulated.append((profile, wanted, outcomes))
         return outcomes
 
     control = _control(log, simulated_by)
-    for rule_set in rules:
+
+    def predicted(rules: RuleSet) -> Row:
         try:
-            profile = rule_set.profile_for(log)
-            outcomes = simulated_by(profile, rule_set)
-            yield _row(log, case, rule_set, profile=profile, outcomes=outcomes, control=control)
+            profile = rules.profile_for(log)
+            outcomes = simulated_by(profile, rules)
+            return _row(log, case, rules, profile=profile, outcomes=outcomes, control=control)
         except DispatchAuditError as error:
-            yield _row(log, case, rule_set, problem=str(error))
+            return _row(log, case, rules, problem=str(error))
+
+    return predicted
 
 
 def _control(
@@ -403,13 +483,10 @@ def _row(
     problem: str | None = None,
 ) -> Row:
     proposal, middle = rules.proposal, _middle(outcomes)
-    confidence = confidence_of(outcomes, [control], [case.recorded] if case else []) if outcomes else None
-    if confidence is not None and profile is not None and is_old(profile.version):
-        confidence = replace(confidence, level=LOW, reason=f"{_UNRECORDED}; {confidence.reason}")
-    if confidence is not None and rules.custom.plugged:
-        confidence = replace(confidence, level=LOW, reason=f"{_PLUGGED}; {confidence.reason}")
     assumptions = () if case is None else case.assumptions
-    warnings = () if profile is None else (*profile.warnings, *without_effect(rules, profile))
+    warnings: tuple[str, ...] = ()
+    if profile is not None:
+        warnings = (*profile.warnings, *rules.clients.describe(log), *without_effect(rules, profile))
     if proposal is not None and case is not None and outcomes:
         warnings = (proposal.mark, *warnings)
         assumptions = (*assumptions, *assumed_by(proposal, case.load, case.deliveries))
@@ -425,7 +502,8 @@ def _row(
         recorded=None if case is None else case.recorded,
         outcomes=outcomes,
         control=control,
-        confidence=of_proposal(confidence, proposal),
+        judged=judged([control], [case.recorded]) if case is not None else None,
+        not_measured=None if profile is None else _not_measured(log, rules, profile, case),
         assumptions=assumptions,
         warnings=warnings,
         notes=() if middle is None else middle.notes,
@@ -462,9 +540,8 @@ def groups_of(rows: Iterable[Row]) -> Iterator[Row]:
             profile=able[0].profile,
             recorded=together(recorded),
             outcomes=outcomes,
-            confidence=of_proposal(
-                confidence_of(outcomes, [row.control for row in able], recorded), some[0].rules.proposal
-            ),
+            judged=judged([row.control for row in able], recorded),
+            not_measured=next((row.not_measured for row in able if row.not_measured is not None), None),
             assumptions=tuple(dict.fromkeys(text for row in able for text in row.assumptions)),
             warnings=tuple(dict.fromkeys(text for row in able for text in row.warnings)),
             problem=f"{left_out} of {len(some)} topics could not be simulated and are left out"
@@ -489,57 +566,37 @@ def _mean(weighed: Sequence[tuple[float, int]]) -> float | None:
     return round(sum(value * weight for value, weight in weighed) / total, 4) if total else None
 
 
-def confidence_of(
-    outcomes: Sequence[Outcome], controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures]
-) -> Confidence:
-    """The confidence in the prediction from ``outcomes``, given the controls and recorded measures of its dispatchers."""
-    middle = _middle(outcomes)
-    assert middle is not None
-    predicted = middle.measures.order_violations > 0
-    agreeing = sum((simulated.measures.order_violations > 0) == predicted for simulated in outcomes)
-    control = _judged(controls, recorded)
-    reasons = []
-    level = HIGH
-    if agreeing < len(outcomes):
-        level = MEDIUM if agreeing >= _MOST_AGREE * len(outcomes) else LOW
-        reasons.append(f"{agreeing} of {len(outcomes)} seeds agree about order violations")
-    if control is None:
-        level = LOW
-        reasons.append(
-            "the recorded rules could not be simulated, so nothing shows that the simulation is right"
-        )
-    elif control.right < _GOOD_CONTROL:
-        level = LOW
-        reasons.append(
-            f"under the recorded rules the simulation has {control.simulated_violations} order violations, "
-            f"the recording {control.recorded_violations}"
-        )
-    elif (control.same_first_consumer or 0.0) < _GOOD_CONTROL:
-        level = MEDIUM if level == HIGH else level
-        reasons.append(
-            f"under the recorded rules {control.same_first_consumer or 0:.1%} of the positions go where they went"
-        )
-    return Confidence(level, len(outcomes), agreeing, control, "; ".join(reasons) or _SURE)
+def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Case | None) -> str | None:
+    """The reason why no pair of recordings is like this prediction; ``None`` = some are."""
+    if rules.proposal is not None:
+        return f"nothing was recorded under {rules.proposal.title}, so its rules are those of its text and not of a broker"
+    if rules.custom.plugged:
+        return "no release has these rules, so nothing was recorded under them"
+    if is_old(profile.version):
+        return "no recording confirms the rules of this release"
+    if case is not None and case.load.begins_at_work:
+        return "no logs that begin with a checkpoint of a dispatcher at work were compared"
+    if rules.clients.describe(log) or rules.priorities or rules.custom.client_ranges is not None:
+        return "no client script was recorded with both settings of its consumers"
+    known = measured_releases()
+    for release in (profile.broker_version, str(log.header.get("broker_version"))):
+        if release not in known:
+            return f"no recordings of {release} were compared, only of {listed(known)}"
+    return None
 
 
-def of_proposal(confidence: Confidence | None, proposal: Proposal | None) -> Confidence | None:
-    """Lower the confidence in a prediction under a proposal: no recording can show that its rules are right."""
-    if confidence is None or proposal is None:
-        return confidence
-    reasons = [_NOTHING_RECORDED.format(proposal.title)]
-    reasons += [confidence.reason] if confidence.level != HIGH else []
-    return replace(confidence, level=LOW, reason="; ".join(reasons))
+def evidence_of(
+    outcomes: Sequence[Outcome], control: Control | None, tolerated: OrderLimits = NO_VIOLATION
+) -> Evidence:
+    """Count what simulations show of the probability of more order violations than are tolerated."""
+    return Evidence(
+        simulations=len(outcomes),
+        violating=sum(not tolerated.allow(simulated.measures) for simulated in outcomes),
+        control_same=0.0 if control is None else control.same_first_consumer or 0.0,
+    )
 
 
-_NOTHING_RECORDED: Final = (
-    "nothing was recorded under {}, so its rules are those of its text and not of a broker"
-)
-_UNRECORDED: Final = "no recording confirms the rules of this release"
-_PLUGGED: Final = "no release has these rules, so nothing was recorded under them"
-_SURE: Final = "all seeds agree, and under the recorded rules the simulation does what the recording says"
-
-
-def _judged(controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures]) -> Control | None:
+def judged(controls: Sequence[Sequence[Outcome]], recorded: Sequence[Measures]) -> Control | None:
     """The controls of some dispatchers as one; ``None`` if one of them has none."""
     middles = [_middle(control) for control in controls]
     found = [middle for middle in middles if middle is not None]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dispatch_core.audit.catalogue import DOCUMENTED, HANDOVER
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.entry_waits import percentiles, waits_us
 from dispatch_core.audit.unsent_entries import UnsentEntries, positions_of, positions_sent, published_us
@@ -344,11 +345,23 @@ def _waits(first: pa.Table) -> tuple[Waits, Waits]:
 
 
 def _never_sent(log: DispatcherLog, begin: tuple[int, int] | None) -> int:
-    """Return how many stored entries, from ``begin`` on, nobody was sent; all of them where nothing was sent at all."""
+    """Return how many stored entries, from ``begin`` on, nobody was sent; all of them where nothing was sent at all.
+
+    Entries that a checkpoint at the beginning of the log shows as acknowledged or read count as sent.
+    """
     unsent = UnsentEntries()
     unsent.stored(*positions_of(log.messages), published_us(log.messages))
     ledger, entry = positions_sent(log.events)
     unsent.sent(ledger, entry)
+    state = CheckpointState.of(log.events)
+    if state is not None:
+        stored = zip(*(part.tolist() for part in positions_of(log.messages)), strict=True)
+        before = [
+            position
+            for position in stored
+            if state.acknowledged(position) or state.may_have_been_sent(position)
+        ]
+        unsent.sent(*np.array(before, np.int64).reshape(-1, 2).T)
     return unsent.count(begin if begin is not None or len(ledger) else (-1, -1))
 
 

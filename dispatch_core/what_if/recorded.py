@@ -1,12 +1,15 @@
 """Read the load of a log: the acts of its producers and clients, and none of its broker's decisions.
 
-``load_of`` reads the message log, joins and leaves, permits, acknowledgements and redelivery requests. It reads neither
-``sent`` lines nor lines of level T, so a trace and a log without a trace give the same load.
+``load_of`` reads the message log, joins and leaves, permits, acknowledgements and redelivery requests. Of ``sent`` lines it
+reads when entries were sent first, never to whom: an entry was stored by then. It reads no lines of level T, so a trace and
+a log without a trace give the same load.
 
 Assumptions about times that the log does not show:
 
-* an entry is stored ``STORED_AFTER_US`` after it was published, in the order of the positions, and before it is
-  acknowledged;
+* entries are stored in the order of their positions, before a later one is sent or they are acknowledged: just before that
+  if permits were left all the time since they were published, else ``STORED_AFTER_US`` after that at the latest;
+* a log that begins with a checkpoint of a dispatcher at work is simulated as after a restart of the broker: the consumers
+  connect again, each with the permits that it had and room for what was pending, which is sent again;
 * a removal takes effect ``LEAVES_BEFORE_US`` before its line, which a broker writes at the end of the removal.
 """
 
@@ -35,6 +38,10 @@ Ints = npt.NDArray[np.int64]
 
 #: From an entry's publish time until a read can return it: the median of recorded traces.
 STORED_AFTER_US: Final = 4_000
+#: From a read of an entry that is stored to the line of its delivery.
+_SENT_AFTER_US: Final = 300
+#: A storage takes no longer than this for an entry: what waits longer was held back by something else.
+_STORED_WITHIN_US: Final = 300_000
 #: From a removal's effect to its line: the median of recorded traces.
 LEAVES_BEFORE_US: Final = 200
 #: An entry is stored so long before it is acknowledged, at least.
@@ -48,7 +55,10 @@ class NotSimulableError(DispatchAuditError):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A connection that was made. ``number``: the log's. ``ranges``: those it announced (STICKY)."""
+    """A connection that was made. ``number``: the log's. ``ranges``: those it announced (STICKY).
+
+    ``like``: the connection whose answers it gives; ``None`` = it answers as recorded.
+    """
 
     at_us: int
     number: int
@@ -57,6 +67,7 @@ class Join:
     address: str | None
     priority_level: int
     ranges: tuple[tuple[int, int], ...]
+    like: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +115,7 @@ class RecordedLoad:
     )  # masked murmur hash; key: key-less entries by producer and sequence id
     num_messages: Ints = field(repr=False)
     size_bytes: Ints = field(repr=False)
-    begin: int  # the first entry that the subscription has not acknowledged at the start of the log
-    settled: Ints = field(repr=False)  # later entries that it has acknowledged
+    begins_at_work: bool  # the log begins with a checkpoint of a dispatcher at work
     joins: Sequence[Join] = field(repr=False)
     leaves: Sequence[tuple[int, int]] = field(repr=False)  # time, number
     flows: tuple[Ints, Ints, Ints] = field(repr=False)  # time, consumer, permits
@@ -152,30 +162,30 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
             f"{_name(log)}: {kind} subscriptions are not simulated, only Key_Shared, Failover, Exclusive"
         )
     state = CheckpointState.of(log.events)
-    if state is not None and not state.of_a_new_dispatcher:
-        consumers, pending = (
-            state.checkpoint.consumers or (),
-            sum(map(len, state.checkpoint.pending.values())),
-        )
-        raise NotSimulableError(
-            f"{_name(log)}: the log begins with a checkpoint of a running dispatcher ({len(consumers)} consumers connected "
-            f"and {pending} entries pending). Their permits and deliveries before that are not in it, and other "
-            "rules would have sent them other entries: give the log from the dispatcher's beginning"
-        )
+    running = state if state is not None and not state.of_a_new_dispatcher else None
+    messages = log.messages if running is None else _unacknowledged(log.messages, running)
     events = log.events.filter(pc.is_in(log.events["kind"].cast(pa.string()), value_set=pa.array(_KINDS)))
     events = events.filter(pc.is_valid(events["t_us"]))
     joins = _joins(_of_kind(events, "consumer_added"))
-    if not joins or not log.messages.num_rows:
+    if running is not None:
+        joins = [*_connected(running), *joins]
+    if not joins or not messages.num_rows:
         what = "no message" if joins else "no consumer"
         raise NotSimulableError(
             f"{_name(log)}: the log holds {what}, so there is nothing to simulate: give the whole log"
         )
-    positions = _Positions(log.messages)
+    positions = _Positions(messages)
     acks = _acks(_of_kind(events, "ack"), positions)
     requests = _requests(_of_kind(events, "redeliver"), positions)
     flows = _of_kind(events, "flow")
     leaves = _leaves(_of_kind(events, "consumer_removed"), joins)
-    published = _ints(pc.fill_null(log.messages["publish_time_ms"], 0)) * 1000
+    published = _ints(pc.fill_null(messages["publish_time_ms"], 0)) * 1000
+    sent_us = _first_sent(_of_kind(log.events, "sent"), positions, len(published))
+    permits = _ints(flows["t_us"]), _ints(flows["consumer"]), _ints(flows["permits"])
+    sizes = batch_sizes(messages)
+    if running is not None:
+        permits = _with_first_permits(permits, running, positions, sizes)
+    unsent_us = _without_permits(permits, leaves, acks, sent_us, sizes)
     return RecordedLoad(
         recording=log.recording,
         cluster=log.cluster,
@@ -187,21 +197,20 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         incarnation=log.incarnation,
         profile=profile,
         header=log.header,
-        messages=log.messages,
-        stored_us=stored_after(published, acks),
+        messages=messages,
+        stored_us=stored_after(published, acks, sent_us=sent_us, without_permits_us=unsent_us),
         published_us=published,
-        h31={way: hashing.entry_h31(log.messages, fallback=way) for way in (False, True)},
-        num_messages=batch_sizes(log.messages),
-        size_bytes=_ints(pc.fill_null(log.messages["size_bytes"], 0)),
-        begin=0,
-        settled=np.zeros(0, np.int64),
+        h31={way: hashing.entry_h31(messages, fallback=way) for way in (False, True)},
+        num_messages=sizes,
+        size_bytes=_ints(pc.fill_null(messages["size_bytes"], 0)),
+        begins_at_work=running is not None,
         joins=joins,
         leaves=leaves,
-        flows=(_ints(flows["t_us"]), _ints(flows["consumer"]), _ints(flows["permits"])),
+        flows=permits,
         acks=acks,
         requests=requests,
         unknown=positions.unknown,
-        until_us=int(pc.max(events["t_us"]).as_py()) + 1,
+        until_us=int(pc.max(events["t_us"]).as_py() or joins[-1].at_us) + 1,
     )
 
 
@@ -224,6 +233,11 @@ class _Positions:
     def __init__(self, messages: pa.Table) -> None:
         self._ledger, self._entry = _ints(messages["ledger_id"]), _ints(messages["entry_id"])
         self.unknown = 0
+
+    def ordinal(self, position: tuple[int, int]) -> int:
+        """Ordinal of one position, -1 = not stored."""
+        ledger, entry = (np.array([part], np.int64) for part in position)
+        return int(locate(self._ledger, self._entry, ledger, entry)[0])
 
     def ordinals(self, positions: pa.Array) -> Ints:
         """Ordinals of a column of positions, -1 = not stored."""
@@ -306,13 +320,131 @@ def _requests(lines: pa.Table, positions: _Positions) -> list[Request]:
     return found
 
 
-def stored_after(published_us: Ints, acks: Acks, after_us: int = STORED_AFTER_US) -> Ints:
-    """The time at which each entry was stored: ``after_us`` after its publish time, in order, before its first ack.
+#: Permits of a consumer whose permits a checkpoint does not give: the default of receiverQueueSize.
+_USUAL_QUEUE: Final = 1000
+
+
+def _unacknowledged(messages: pa.Table, state: CheckpointState) -> pa.Table:
+    """The entries that are not acknowledged by the time of the checkpoint."""
+    ledger, entry = _ints(messages["ledger_id"]), _ints(messages["entry_id"])
+    left = [
+        not state.acknowledged(position) for position in zip(ledger.tolist(), entry.tolist(), strict=True)
+    ]
+    return messages.filter(pa.array(left, pa.bool_()))
+
+
+def _connected(state: CheckpointState) -> list[Join]:
+    """The consumers that a checkpoint names, as if they connected at its time."""
+    return [
+        Join(
+            state.t_us,
+            consumer.number,
+            consumer.name or "",
+            consumer.consumer_id or 0,
+            consumer.address,
+            consumer.priority_level or 0,
+            consumer.ranges or (),
+        )
+        for consumer in state.checkpoint.consumers or ()
+    ]
+
+
+def _with_first_permits(
+    flows: tuple[Ints, Ints, Ints], state: CheckpointState, positions: _Positions, sizes: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """The permits with those of the consumers of a checkpoint: what is left of them, and room for what they hold."""
+    numbers, granted = [], []
+    for consumer in state.checkpoint.consumers or ():
+        pending = state.checkpoint.pending.get(consumer.number, ())
+        held = sum(int(sizes[at]) for position in pending if (at := positions.ordinal(position)) >= 0)
+        left = _USUAL_QUEUE - held if consumer.permits is None else consumer.permits
+        numbers.append(consumer.number)
+        granted.append(max(left, 0) + held)
+    first = [state.t_us] * len(numbers)
+    at_us, to, permits = (
+        np.concatenate([np.array(new, np.int64), known])
+        for new, known in zip((first, numbers, granted), flows, strict=True)
+    )
+    return at_us, to, permits
+
+
+def _first_sent(lines: pa.Table, positions: _Positions, count: int) -> Ints:
+    """The time at which each entry was sent first, to whomever; ``NEVER`` for others."""
+    listed = lines["positions"].combine_chunks()
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(listed), 0), np.int64)
+    unknown = positions.unknown
+    entry = positions.ordinals(pc.list_flatten(listed))
+    positions.unknown = unknown  # a delivery of what is not in the message log is no request
+    at_us = np.repeat(_ints(lines["t_us"]), lengths)
+    first = np.full(count, NEVER, np.int64)
+    np.minimum.at(first, entry[entry >= 0], at_us[entry >= 0])
+    return first
+
+
+def _without_permits(
+    flows: tuple[Ints, Ints, Ints],
+    leaves: Sequence[tuple[int, int]],
+    acks: Acks,
+    sent_us: Ints,
+    num_messages: Ints,
+) -> Ints:
+    """The last time up to each entry's first delivery at which no permits were left to all consumers together; 0 = never.
+
+    A consumer that leaves takes its permits along: what it was granted and has not acknowledged, which is more than it had.
+    """
+    at_us, consumer, permits = flows
+    gone = [
+        (
+            time_us,
+            -int(permits[consumer == number].sum() - num_messages[acks.entry[acks.consumer == number]].sum()),
+        )
+        for time_us, number in leaves
+    ]
+    sent = sent_us < NEVER
+    times = np.concatenate([at_us, sent_us[sent], np.array([time_us for time_us, _ in gone], np.int64)])
+    change = np.concatenate([permits, -num_messages[sent], np.array([count for _, count in gone], np.int64)])
+    order = np.argsort(times, kind="stable")
+    times, left = times[order], np.cumsum(change[order])
+    # while nothing is left: until the next change, and at the beginning until the first
+    until = np.append(times, NEVER)
+    ends = np.maximum.accumulate(np.where(np.append(0, left) <= 0, until, 0))
+    before = np.searchsorted(times, sent_us, side="left")
+    return np.minimum(ends[before], sent_us)
+
+
+def stored_after(
+    published_us: Ints,
+    acks: Acks,
+    after_us: int = STORED_AFTER_US,
+    *,
+    sent_us: Ints | None = None,
+    without_permits_us: Ints | None = None,
+) -> Ints:
+    """The time at which each entry was stored, in order.
 
     A publish time of 0 means not known: such an entry was stored together with the previous one.
+
+    Args:
+        published_us: publish times.
+        acks: an entry was stored before its first acknowledgement.
+        after_us: how long the storage takes where nothing shows it.
+        sent_us: when each entry was sent first; ``None`` = not known.
+        without_permits_us: when permits were missing last before that. An entry for which none were missing since it was
+            published waited for the storage alone.
     """
     acked = np.full(len(published_us), NEVER, np.int64)
     np.minimum.at(acked, acks.entry, acks.at_us - _ACKED_AFTER_US)
     latest = np.minimum.accumulate(acked[::-1])[::-1]
-    stored: Ints = np.minimum(np.maximum.accumulate(published_us) + after_us, latest)
-    return stored
+    published = np.maximum.accumulate(published_us)
+    stored: Ints = np.minimum(published + after_us, latest)
+    if sent_us is None or without_permits_us is None or not len(stored):
+        return stored
+    # the first delivery of this entry or of a later one
+    later = np.minimum.accumulate(sent_us[::-1])[::-1]
+    place = np.where(sent_us == later, np.arange(len(sent_us)), len(sent_us) - 1)
+    place = np.minimum.accumulate(place[::-1])[::-1]
+    shown = np.minimum(later - _SENT_AFTER_US, latest)
+    waited = without_permits_us[place] <= published
+    within = (shown > published) & (shown <= published + _STORED_WITHIN_US)
+    usual = np.minimum(stored, np.maximum(shown, published))
+    return np.maximum.accumulate(np.where(waited & within, shown, usual))

@@ -27,6 +27,7 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.simulation.scenario import MOST_PRIORITY_LEVEL
+from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges, changes_given, needed_by
 from dispatch_core.what_if.client_ranges import STOP_US, ClientRanges
 from dispatch_core.what_if.plugged_run import check as check_plugged
 from dispatch_core.what_if.plugins import NOTHING, Plugged, find
@@ -99,13 +100,14 @@ class RuleSet:
     broker_version: str | None = None
     settings: Settings = field(default_factory=dict)
     priorities: Priorities = field(default_factory=dict)
+    clients: ClientChanges = AS_RECORDED
     proposal: Proposal | None = None
     custom: CustomRules = NO_CUSTOM
 
     @property
-    def beside_profile(self) -> tuple[Settings, Priorities, Proposal | None, CustomRules]:
+    def beside_profile(self) -> tuple[Settings, Priorities, Proposal | None, CustomRules, ClientChanges]:
         """All that a simulation depends on beside the profile."""
-        return self.timers, self.priorities, self.proposal, self.custom
+        return self.timers, self.priorities, self.proposal, self.custom, self.clients.of_load()
 
     @property
     def timers(self) -> Settings:
@@ -113,8 +115,8 @@ class RuleSet:
         return {name: value for name, value in self.settings.items() if name in TIMERS}
 
     def applied_to(self, log: DispatcherLog) -> DispatcherLog:
-        """The log with these rules in its header."""
-        return with_overrides(log, self.broker_version, self.settings)
+        """The log with these rules in its header, and these clients."""
+        return self.clients.applied_to(with_overrides(log, self.broker_version, self.settings))
 
     def profile_for(self, log: DispatcherLog) -> Profile:
         """The profile of the log's subscription with these rules.
@@ -184,7 +186,8 @@ def named(
         )
     version = _version_in(release) or broker_version
     given = {**(settings or {}), **known[variant], **of_plugins}
-    return RuleSet(whole, version, given, custom=custom)
+    clients = needed_by(_KEY_SHARED, variant) if variant in VARIANTS else AS_RECORDED
+    return RuleSet(whole, version, given, clients=clients, custom=custom)
 
 
 def _with_plugins(text: str) -> tuple[str, Plugged]:
@@ -271,6 +274,15 @@ def with_priorities(rules: RuleSet, priorities: Priorities) -> RuleSet:
     return replace(rules, name=name, priorities=priorities)
 
 
+def with_clients(rules: RuleSet, texts: Sequence[str]) -> RuleSet:
+    """Return rules with other settings of the consumers (``client_changes.changes_given``); its name says so."""
+    if not texts:
+        return rules
+    clients = changes_given(texts, rules.clients)
+    given = " ".join(f"client:{text}" for text in texts)
+    return replace(rules, name=given if rules is RECORDED else f"{rules.name} {given}", clients=clients)
+
+
 def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Settings) -> list[RuleSet]:
     """The rules of the log's release (or ``broker_version``) and of the releases that changed them.
 
@@ -283,7 +295,8 @@ def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Setting
     found: dict[tuple[object, ...], RuleSet] = {}
     for version in dict.fromkeys(str(text).strip() for text in releases):
         for variant in _FAILOVER if failover else _KEY_SHARED:
-            rules = named(f"{version}-{variant}", None, settings)
+            # STICKY stays STICKY: a matrix compares releases and settings for the recorded clients
+            rules = replace(named(f"{version}-{variant}", None, settings), clients=AS_RECORDED)
             profile = rules.profile_for(log)
             if _is(profile, variant):
                 found.setdefault(_kind(profile), _fitting(rules, profile, version))

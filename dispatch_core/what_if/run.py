@@ -19,13 +19,15 @@ from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.schema import EVENTS
 from dispatch_core.simulation import kinds
-from dispatch_core.simulation.dispatcher_run import Delays, Given
+from dispatch_core.simulation import world as w_
+from dispatch_core.simulation.dispatcher_run import EVEN, Delays, Given, Unevenness
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
-from dispatch_core.what_if.broker_delays import Paces, most_likely, usual
+from dispatch_core.what_if.broker_delays import Paces, most_likely, of_release, usual
+from dispatch_core.what_if.client_changes import fitted
 from dispatch_core.what_if.client_ranges import with_client_ranges
 from dispatch_core.what_if.clients import Deliveries, RecordedClients, RecordedPublishing, changes_of
 from dispatch_core.what_if.plugged_run import PluggedRun, plugged_run
@@ -36,8 +38,17 @@ from dispatch_core.what_if.rules import NO_CUSTOM, CustomRules
 
 Ints = npt.NDArray[np.int64]
 
-#: The simulated broker's delays vary by up to this factor, either way, from seed to seed.
-_SPREAD: Final = 2.0
+#: Standard deviations of logarithms, as between recorded brokers of one release: of all delays together, and of each.
+_TOGETHER: Final = 0.5
+_EACH: Final = 0.4
+#: The same between the hops of one broker, and between its reads; of its reads some are much slower than most.
+_OF_HOPS: Final = 1.1
+_OF_READS: Final = 0.4
+_SLOW_READS: Final = 0.1
+_SLOWER: Final = 5.0
+_OF_SLOW_READS: Final = 0.9
+#: Samples of single hops and reads.
+_SAMPLES: Final = 1 << 12
 
 
 def simulate(
@@ -55,7 +66,7 @@ def simulate(
     Args:
         load: clients and messages of a recorded log.
         profile: the rules.
-        seed: 0 = the delays that the recorded broker is likely to have had; other seeds vary them by a factor of up to 2.
+        seed: 0 = the delays that the recorded broker is likely to have had; other seeds vary them, and single ones.
         deliveries: the result of ``deliveries_of(load)``, if several simulations share it.
         timers: settings of ``broker.settings.TIMERS`` that replace the recorded ones.
         proposal: rules on top of these; the header's ``figures`` say what they did.
@@ -65,21 +76,38 @@ def simulate(
         UnsupportedRuleError: these rules cannot be simulated with these clients.
     """
     deliveries = deliveries or deliveries_of(load)
+    load = load if custom.client_ranges is not None else fitted(load, profile)
     if timers:
         load = replace(load, header={**load.header, "config": {**recorded_settings(load), **timers}})
+    uneven = _uneven(seed)
     if deliveries is None:
         delays = _varied(usual(profile), seed)
-        return _simulate(load, profile, None, delays, load.stored_us, proposal=proposal, custom=custom)
-    paces = tuple(replace(pace, delays=_varied(pace.delays, seed)) for pace in deliveries.paces)
-    delays = _varied(deliveries.delays, seed)
-    stored_us = deliveries.stored_us
-    return _simulate(load, profile, deliveries, delays, stored_us, paces, proposal=proposal, custom=custom)
+        stored_us, paces = load.stored_us, ()
+    else:
+        recorded = load.profile or profile
+        delays = _varied(of_release(deliveries.delays, recorded, profile), seed)
+        stored_us = deliveries.stored_us
+        paces = tuple(
+            replace(pace, delays=_varied(of_release(pace.delays, recorded, profile), seed))
+            for pace in deliveries.paces
+        )
+    return _simulate(
+        load,
+        profile,
+        deliveries,
+        delays,
+        stored_us,
+        paces,
+        uneven=uneven,
+        proposal=proposal,
+        custom=custom,
+    )
 
 
 def deliveries_of(load: RecordedLoad) -> Deliveries | None:
     """Simulate ``load`` under the recorded rules, with the delays that its acknowledgements show (``broker_delays``).
 
-    The ``sent`` lines of the log are not read. None: the recorded rules are not known or cannot be simulated.
+    Of the ``sent`` lines of the log only times are read. None: the recorded rules are not known or cannot be simulated.
     """
     profile = load.profile
     if profile is None:
@@ -114,6 +142,7 @@ def _simulate(
     stored_us: Ints,
     paces: Paces = (),
     *,
+    uneven: Unevenness = EVEN,
     proposal: Proposal | None = None,
     custom: CustomRules = NO_CUSTOM,
 ) -> DispatcherLog:
@@ -122,12 +151,9 @@ def _simulate(
             f"{load.topic}: a non-persistent topic is not simulated: what it would have dropped under other rules depends "
             "on connections, which no log shows"
         )
+    if profile.is_shared:
+        raise UnsupportedRuleError(f"{profile.name}: Shared dispatchers are not simulated")
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
-    if profile.is_shared or single != load.is_single_active:
-        raise UnsupportedRuleError(
-            f"{profile.name}: the clients of a {load.subscription_type} subscription cannot be put under these rules; "
-            "give rules of the same subscription type"
-        )
     header = {
         **load.header,
         "format": "pulsar-consumer-events",
@@ -172,6 +198,7 @@ def _simulate(
         delays=delays,
         timers=recorded_settings(load),
         paces=paces,
+        uneven=uneven,
     )
     dispatcher: FailoverRun | KeySharedRun
     if single:
@@ -217,18 +244,31 @@ def _of_incarnation(events: pa.Table, load: RecordedLoad) -> pa.Table:
 
 
 def _varied(delays: Delays, seed: int) -> Delays:
-    """The delays, each multiplied by a random factor of its own; unchanged for seed 0."""
+    """The delays of another broker: all of them longer or shorter, and each by a factor of its own; unchanged for seed 0."""
     if not seed:
         return delays
     random = np.random.default_rng(seed)
     names = [delay.name for delay in fields(delays)]
-    factors = _SPREAD ** random.uniform(-1, 1, len(names))
+    factors = np.exp(random.normal(0, _TOGETHER) + random.normal(0, _EACH, len(names)))
     return Delays(
         **{
             name: max(int(getattr(delays, name) * factor), 1)
             for name, factor in zip(names, factors, strict=True)
         }
     )
+
+
+def _uneven(seed: int) -> Unevenness:
+    """Draw by how much single hops, reads and writes differ from the broker's delays; not at all for seed 0."""
+    if not seed:
+        return EVEN
+    random = np.random.default_rng((seed, 1))
+    slow = random.random(_SAMPLES) < _SLOW_READS
+    reads = np.exp(random.normal(0, _OF_READS, _SAMPLES))
+    reads = np.where(slow, _SLOWER * np.exp(random.normal(0, _OF_SLOW_READS, _SAMPLES)), reads)
+    hops = np.exp(random.normal(0, _OF_HOPS, _SAMPLES))
+    of_reads, of_hops = ((w_.EVEN * factors).astype(np.int64) for factors in (reads, hops))
+    return Unevenness(of_reads, of_hops)
 
 
 @dataclass(slots=True)

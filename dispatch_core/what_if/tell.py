@@ -11,7 +11,7 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, worst_first
 from dispatch_core.audit.sentences.names import printable, rules_called, shown
 from dispatch_core.times import date_and_clock
-from dispatch_core.what_if.compare import HIGH, Row
+from dispatch_core.what_if.compare import Confidence, Row
 from dispatch_core.what_if.measure import Measures, Spread
 
 _COLUMNS: Final = (
@@ -37,7 +37,8 @@ wait: from publishing a message to its first delivery; of keys: the longest wait
 blocked (needless): message-seconds that rules held back, and those while no consumer had an entry of the hash pending
 share: load of the most loaded consumer, in multiples of its share; unsent: entries never sent by the end of the log
 moved (times): keys that went to another consumer name than before, and how often keys did so altogether
-same: positions that go first to the recorded connection; sure: confidence in the prediction"""
+same: positions that go first to the recorded connection; sure: of 100 such predictions so many come true, as measured on
+client scripts that were recorded under several rules: docs/what-if.md#how-certain-it-is"""
 
 
 def as_json(row: Row) -> dict[str, Any]:
@@ -58,6 +59,9 @@ def as_json(row: Row) -> dict[str, Any]:
                 name: printable(value) if isinstance(value, str) else value
                 for name, value in row.rules.settings.items()
             },
+            "clients": {
+                printable(name): printable(value) for name, value in row.rules.clients.settings.items()
+            },
             "priority_levels": {printable(name): level for name, level in row.rules.priorities.items()},
             "profile": row.profile or None,
             "proposal": _proposal(row),
@@ -68,6 +72,7 @@ def as_json(row: Row) -> dict[str, Any]:
         "same_first_consumer": row.same_first_consumer,
         "assumptions": list(row.assumptions),
         "confidence": None if row.confidence is None else row.confidence.as_json(),
+        "sentence": None if row.confidence is None else printable(sentence(row)),
         "warnings": list(row.warnings),
         "notes": list(row.notes),
         "problem": row.problem,
@@ -110,9 +115,54 @@ def for_people(rows: Sequence[Row]) -> str:
             table.append([shown(row.rules.name), *["-"] * (len(_COLUMNS) - 2), "-"])
             continue
         same = "-" if row.same_first_consumer is None else f"{row.same_first_consumer:.1%}"
-        sure = "-" if row.confidence is None else row.confidence.level
+        sure = "-" if row.confidence is None else f"{row.confidence.probability:.0%}"
         table.append([shown(row.rules.name), *_cells(row.simulated), same, sure])
     return "\n".join([title, *_aligned(table), *_active(rows, recorded), *_remarks(rows)]) + "\n"
+
+
+def sentence(row: Row) -> str:
+    """A prediction in one sentence: whether it prevents what was recorded, and how sure that is."""
+    simulated, confidence = row.simulated, row.confidence
+    if simulated is None or confidence is None:
+        return f"{row.rules.name}: nothing is predicted."
+    before = 0 if row.recorded is None else row.recorded.order_violations
+    recorded = counted(before, "order violation", "order violations")
+    found = counted(simulated.order_violations, "order violation", "order violations")
+    name = row.rules.name
+    if row.is_control:
+        said = f"{name}: the simulation has {found}, the recording {before}"
+    elif before and not simulated.order_violations:
+        these = "this" if before == 1 else "these"
+        said = f"{name} would have prevented {these} {recorded}"
+    elif before:
+        said = f"{name} would not have prevented order violations: {simulated.order_violations} instead of {before}"
+    elif simulated.order_violations:
+        said = f"{name} would have had {found}, where none was recorded"
+    else:
+        said = f"{name} would have had no order violation either"
+    return f"{said} ({sure(confidence)}){_unsent(row)}."
+
+
+def sure(confidence: Confidence) -> str:
+    """Write the probability of a prediction, as in "97 of 100"."""
+    not_measured = "" if confidence.not_measured is None else f", not measured: {confidence.not_measured}"
+    return f"{confidence.probability * 100:.0f} of 100{not_measured}"
+
+
+def _unsent(row: Row) -> str:
+    """Write how many entries nobody would have been sent, or was, if any."""
+    simulated = row.simulated
+    if simulated is None:
+        return ""
+    before = 0 if row.recorded is None else row.recorded.never_sent
+    total = simulated.entries + simulated.never_sent
+    if simulated.never_sent > before:
+        missing = f"{simulated.never_sent:,} of {total:,} entries"
+        return f"; {missing} would not have been sent by the end of the log, not {before:,}"
+    if before > simulated.never_sent:
+        rest = f"{simulated.never_sent:,}" if simulated.never_sent else "none"
+        return f"; {before:,} of {total:,} entries were never sent, under these rules {rest} would be missing"
+    return f"; {before:,} of {total:,} entries would not have been sent, as recorded" if before else ""
 
 
 def key_changes(rows: Sequence[Row]) -> str:
@@ -212,6 +262,8 @@ def _active(rows: Sequence[Row], recorded: Measures | None) -> list[str]:
 
 
 _CONSUMERS: Final = 12
+#: A prediction that is less sure than this says what it rests on.
+SURE_ENOUGH: Final = 0.95
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
@@ -219,12 +271,12 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.problem is not None:
             found.append(f"  {shown(row.rules.name)}: {printable(row.problem)}")
+        if row.confidence is not None:
+            found.append(f"  {printable(sentence(row))}")
         found += [f"  {shown(row.rules.name)}: {printable(text)}" for text in (*row.warnings, *row.notes)]
         if row.shown is not None and row.shown.figures:
             figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())
             found.append(f"  {shown(row.rules.name)}: {figures}")
-        if row.confidence is not None and row.confidence.level != HIGH:
-            found.append(
-                f"  {shown(row.rules.name)}: {row.confidence.level} confidence: {row.confidence.reason}"
-            )
+        if row.confidence is not None and row.confidence.probability < SURE_ENOUGH:
+            found.append(f"  {shown(row.rules.name)}: {row.confidence.reason}")
     return found

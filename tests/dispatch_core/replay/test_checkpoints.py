@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from dispatch_core.audit.deliveries.checkpoint_state import CheckpointState
 from dispatch_core.recording import rewrite, stream, table_rows
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
@@ -22,7 +23,9 @@ from dispatch_core.replay.replay_log import replay
 from dispatch_core.replay.statistics import stats_at
 from dispatch_core.tables import REPLAY_TABLES
 from dispatch_core.times import from_micros
-from dispatch_core.what_if.recorded import NotSimulableError, load_of
+from dispatch_core.what_if.compare import rows_of
+from dispatch_core.what_if.recorded import load_of
+from dispatch_core.what_if.rules import RECORDED
 from tests.dispatch_core.audit.test_checkpoint_state import cut
 from tests.dispatch_core.logs_without_trace import DATA, recorded
 from tests.dispatch_core.replay.test_log_files import LOGS, gathered, written
@@ -162,14 +165,33 @@ def test_hashes_of_pending_entries_drain_and_what_the_checkpoint_leaves_open_is_
         assert ("unackedMessages" in state) == counted
 
 
-def test_other_rules_are_not_tried_on_a_dispatcher_at_work() -> None:
+def test_other_rules_are_tried_on_a_dispatcher_at_work_as_after_a_restart() -> None:
+    """Entries that the checkpoint shows as acknowledged are not sent; its consumers connect at its time, with permits."""
     log = recorded("recordings/4.2.4/designed-rolling-restart-ch")
-    with pytest.raises(
-        NotSimulableError, match=r"a checkpoint of a running dispatcher \(\d+ consumers connected"
-    ):
-        load_of(cut(log, int(0.5 * log.events.num_rows)))
+    part = cut(log, int(0.5 * log.events.num_rows))
+    load, whole = load_of(part), load_of(log)
+    assert load.begins_at_work
+    assert not whole.begins_at_work
+    state = CheckpointState.of(part.events)
+    assert state is not None
+    connected = [consumer.number for consumer in state.checkpoint.consumers or ()]
+    assert connected
+    assert [join.number for join in load.joins][: len(connected)] == connected
+    assert load.flows[0][: len(connected)].tolist() == [state.t_us] * len(connected)
+    assert (load.flows[2][: len(connected)] > 0).all()
+    pending = {position for positions in state.checkpoint.pending.values() for position in positions}
+    left = set(zip(*(load.messages[name].to_pylist() for name in ("ledger_id", "entry_id")), strict=True))
+    assert pending <= left
+    assert not any(state.acknowledged(position) for position in left)
+    (row,) = rows_of(part, [RECORDED], seeds=[0])
+    assert row.problem is None
+    assert row.recorded is not None
+    assert row.recorded.never_sent == 0
+    assert row.same_first_consumer == 1.0
+    assert row.not_measured is not None
+    assert any("as after a restart of the broker" in text for text in row.assumptions)
     new = with_fault(log, 1, [])  # a dispatcher that has just been made: nothing came before
-    assert len(load_of(new).joins) == len(load_of(log).joins)
+    assert len(load_of(new).joins) == len(whole.joins)
 
 
 def with_fault(log: DispatcherLog, seq: int, consumers: list[int]) -> DispatcherLog:

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if import compare
 from dispatch_core.what_if.compare import (
+    Confidence,
     FirstConsumers,
     OrderLimits,
     Outcome,
     Row,
-    confidence_of,
+    evidence_of,
     groups_of,
+    judged,
     rows_of,
 )
 from dispatch_core.what_if.measure import Measures, Spread
 from dispatch_core.what_if.rules import RECORDED, RuleSet, named
-from dispatch_core.what_if.tell import as_json, for_people, problem_of
+from dispatch_core.what_if.tell import as_json, for_people, problem_of, sentence
 from tests.dispatch_core.audit.judging import rule
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 
@@ -55,48 +59,52 @@ def row(
         recorded=Measures(topics=1, entries=10, split_key=recorded),
         outcomes=found,
         control=outcomes(recorded),
-        confidence=confidence_of(found, [outcomes(recorded)], [Measures(split_key=recorded)]),
+        judged=judged([outcomes(recorded)], [Measures(split_key=recorded)]),
     )
 
 
-@pytest.mark.parametrize(
-    ("violations", "recorded", "control", "same", "level"),
-    [
-        ((0, 0, 0, 0, 0), 0, 0, 1.0, "high"),
-        ((3, 9, 1, 2, 2), 7, 4, 0.99, "high"),
-        ((3, 0, 1, 2, 2), 7, 4, 0.99, "medium"),  # one seed has no violations
-        ((3, 0, 0, 2, 2), 7, 4, 0.99, "low"),
-        ((0, 0, 0, 0, 0), 0, 0, 0.5, "medium"),  # the control sends half of the entries elsewhere
-        ((0, 0, 0, 0, 0), 7, 0, 1.0, "low"),  # the control misses the recorded violations
-        ((1, 1, 1, 1, 1), 0, 4, 1.0, "low"),
-    ],
-)
-def test_confidence(
-    violations: tuple[int, ...], recorded: int, control: int, same: float, level: str
-) -> None:
+def confidence(*violations: int, control: int = 0, recorded: int = 0, same: float = 1.0) -> Confidence:
     measured = Measures(entries=10, split_key=recorded)
-    found = confidence_of(outcomes(*violations), [outcomes(control, same=same)], [measured])
-    assert found.level == level
-    assert (level == "high") == found.reason.startswith("all seeds agree")
+    return Confidence.of(
+        outcomes(*violations), judged([outcomes(control, same=same)], [measured]), compare.NO_VIOLATION
+    )
 
 
-def test_without_a_control_nothing_is_sure() -> None:
-    found = confidence_of(outcomes(0, 0, 0), [()], [Measures()])
-    assert (found.level, found.control) == ("low", None)
+def test_a_prediction_is_surer_the_more_simulations_agree() -> None:
+    shares = [confidence(*[1] * count, *[0] * (5 - count)) for count in range(6)]
+    said = [found.probability if found.violates else 1 - found.probability for found in shares]
+    assert said == sorted(said)
+    assert (said[0], said[-1]) == (pytest.approx(0, abs=0.1), pytest.approx(1, abs=0.15))
+    assert [found.violating for found in shares] == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("violations", "verdict"),
-    [
-        ((0, 0, 0, 1, 1), "PASS"),
-        ((0, 0, 1, 1, 1), "FAIL"),
-        ((0, 1), "FAIL"),
-        ((0, 0, 1), "PASS"),
-        ((), "UNKNOWN"),
-    ],
-)
-def test_half_of_the_seeds_predict(violations: tuple[int, ...], verdict: str) -> None:
+def test_what_a_probability_rests_on_is_said() -> None:
+    good = confidence(0, 0, 0).reason
+    assert good.startswith(
+        "0 of 3 simulations have more order violations than are tolerated; under the recorded rules"
+    )
+    assert good.endswith("has what was recorded, and 100.0% of the positions go first where they went")
+    wrong = confidence(0, 0, 0, recorded=7, same=0.5).reason
+    assert "the simulation has 0 order violations, the recording 7, and 50.0% of" in wrong
+    alone = Confidence.of(outcomes(0, 0), judged([()], [Measures()]), compare.NO_VIOLATION)
+    assert alone.control is None
+    assert "nothing shows how good the simulation is" in alone.reason
+
+
+def test_a_tolerated_violation_is_no_evidence_of_too_many() -> None:
+    found = evidence_of(outcomes(0, 2, 3), None, OrderLimits(0, 2))
+    assert (found.simulations, found.violating, found.control_same) == (3, 1, 0.0)
+
+
+@pytest.mark.parametrize(("violations", "verdict"), [((0,) * 5, "PASS"), ((7,) * 5, "FAIL"), ((), "UNKNOWN")])
+def test_the_likelier_is_predicted(violations: tuple[int, ...], verdict: str) -> None:
     assert replace(row("t", (0,)), outcomes=outcomes(*violations)).verdict == verdict
+
+
+def test_what_is_shown_is_a_simulation_that_has_what_is_predicted() -> None:
+    mixed = row("t", (0, 0, 0, 0, 9))
+    assert mixed.simulated is not None
+    assert (mixed.verdict, mixed.simulated.split_key) == ("PASS", 0)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +118,13 @@ def test_half_of_the_seeds_predict(violations: tuple[int, ...], verdict: str) ->
 )
 def test_a_policy_may_tolerate_predicted_violations(limits: dict[str, float | None], verdict: str) -> None:
     tolerated = OrderLimits.of(rule(per_key_order=limits))
-    assert replace(row("t", (2, 2, 2)), tolerated=tolerated).verdict == verdict
+    assert replace(row("t", (2,) * 5), tolerated=tolerated).verdict == verdict
 
 
 def test_topics_together_may_have_what_each_of_them_may() -> None:
     rows = [
-        replace(row(topic, (2,)), tolerated=OrderLimits(0, limit)) for topic, limit in (("a", 3), ("b", 0))
+        replace(row(topic, (2,) * 5), tolerated=OrderLimits(0, limit))
+        for topic, limit in (("a", 3), ("b", 0))
     ]
     assert [single.verdict for single in rows] == ["PASS", "FAIL"]
     (group,) = groups_of(rows)
@@ -152,7 +161,7 @@ def test_no_group_of_one_topic_or_of_one_that_stands_there_twice() -> None:
 
 
 def test_a_group_says_what_is_left_out() -> None:
-    broken = replace(row("c", (0,)), outcomes=(), confidence=None, recorded=None, problem="no load")
+    broken = replace(row("c", (0,)), outcomes=(), recorded=None, problem="no load")
     (group,) = groups_of([row("a", (0,)), row("b", (0,)), broken])
     assert group.problem == "1 of 3 topics could not be simulated and are left out"
 
@@ -175,7 +184,7 @@ def classic() -> DispatcherLog:
 def test_the_recorded_rules_do_what_was_recorded_and_draining_hashes_keep_order(
     classic: DispatcherLog,
 ) -> None:
-    as_it_was, draining = rows_of(classic, [RECORDED, named("ch")], seeds=[0])
+    as_it_was, draining = rows_of(classic, [RECORDED, named("ch")], seeds=[0, 1, 2])
     assert as_it_was.same_first_consumer is not None
     assert as_it_was.same_first_consumer >= 0.95
     assert (as_it_was.verdict, draining.verdict) == ("FAIL", "PASS")
@@ -213,15 +222,55 @@ def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: Di
     assert first.outcomes[0].measures == here.measures
 
 
-def test_what_was_sent_is_never_read(classic: DispatcherLog) -> None:
-    """The same load without its deliveries gives the same simulation."""
-    kept = [kind != "sent" for kind in classic.events["kind"].to_pylist()]
-    blind = replace(classic, events=classic.events.filter(kept))
+def test_to_whom_entries_were_sent_is_never_read(classic: DispatcherLog) -> None:
+    """The same load whose deliveries name other consumers gives the same simulation."""
+    sent = np.array([kind == "sent" for kind in classic.events["kind"].to_pylist()])
+    shuffled = np.array(classic.events["consumer"].to_pylist(), object)
+    shuffled[sent] = shuffled[sent][::-1]
+    at = classic.events.column_names.index("consumer")
+    column = pa.array(shuffled.tolist(), classic.events.schema.field("consumer").type)
+    assert not column.equals(classic.events["consumer"].combine_chunks())
+    blind = replace(classic, events=classic.events.set_column(at, "consumer", column))
     profile = named("classic-range").profile_for(classic)
     seen, unseen = (compare.outcome(compare.case_of(log), profile, 0) for log in (classic, blind))
     assert unseen.measures.order_violations == seen.measures.order_violations
     assert unseen.measures.messages_of == seen.measures.messages_of
     assert unseen.measures.waits.us.tolist() == seen.measures.waits.us.tolist()
+
+
+SENTENCES = [
+    ((0,) * 5, 63, "ch would have prevented these 63 order violations ("),
+    ((9,) * 5, 63, "ch would not have prevented order violations: 9 instead of 63 ("),
+    ((9,) * 5, 0, "ch would have had 9 order violations, where none was recorded ("),
+    ((0,) * 5, 0, "ch would have had no order violation either ("),
+    ((0,) * 5, 1, "ch would have prevented this 1 order violation ("),
+]
+
+
+@pytest.mark.parametrize(("violations", "recorded", "begin"), SENTENCES)
+def test_a_prediction_is_one_sentence(violations: tuple[int, ...], recorded: int, begin: str) -> None:
+    said = sentence(row("t", violations, recorded=recorded))
+    assert said.startswith(begin)
+    assert re.search(r"\(\d+ of 100\)\.$", said)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "then", "said"),
+    [
+        (30, 0, "30 of 206 entries were never sent, under these rules none would be missing"),
+        (0, 30, "30 of 206 entries would not have been sent by the end of the log, not 0"),
+        (30, 30, "30 of 206 entries would not have been sent, as recorded"),
+    ],
+)
+def test_entries_that_nobody_is_sent_are_part_of_the_sentence(recorded: int, then: int, said: str) -> None:
+    base = row("t", (0,) * 5)
+    found = tuple(
+        replace(simulated, measures=replace(simulated.measures, entries=206 - then, never_sent=then))
+        for simulated in base.outcomes
+    )
+    assert base.recorded is not None
+    known = replace(base.recorded, entries=206 - recorded, never_sent=recorded)
+    assert said in sentence(replace(base, recorded=known, outcomes=found))
 
 
 def test_a_log_that_cannot_be_simulated_says_why_and_stays(tmp_path: Path) -> None:

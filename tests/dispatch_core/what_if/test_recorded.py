@@ -19,6 +19,7 @@ from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
 from dispatch_core.what_if.clients import RecordedClients, changes_of
 from dispatch_core.what_if.recorded import Acks, NotSimulableError, RecordedLoad, load_of, stored_after
 from tests.dispatch_core.audit.small_logs import (
+    T0_US,
     ack,
     added,
     message,
@@ -67,23 +68,31 @@ def with_sent(log: DispatcherLog, change: Any) -> DispatcherLog:
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
-def test_nothing_of_sent_is_read(path: Path) -> None:
+def test_to_whom_entries_were_sent_is_not_read(path: Path) -> None:
     log = stripped(log_of(path))
     load = load_of(log)
 
     def shuffled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        content = [(row["consumer"], row["positions"], row["batch_sizes"]) for row in rows]
-        random.Random(1).shuffle(content)
-        names = ("consumer", "positions", "batch_sizes")
+        consumers = [row["consumer"] for row in rows]
+        random.Random(1).shuffle(consumers)
         return [
-            row | dict(zip(names, values, strict=True)) for row, values in zip(rows, content, strict=True)
+            row | {"consumer": number, "batch_sizes": []} for row, number in zip(rows, consumers, strict=True)
         ]
 
-    def emptied(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [row | {"consumer": 10**9, "positions": [], "batch_sizes": []} for row in rows]
+    def nobody(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row | {"consumer": 10**9} for row in rows]
 
-    for change in (shuffled, emptied, lambda rows: [None] * len(rows)):
+    for change in (shuffled, nobody):
         assert alike(load_of(with_sent(log, change)), load)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
+def test_of_deliveries_only_the_storage_times_depend(path: Path) -> None:
+    log = stripped(log_of(path))
+    load = load_of(log)
+    without = load_of(with_sent(log, lambda rows: [None] * len(rows)))
+    assert alike(replace(without, stored_us=load.stored_us), load)
+    assert (np.diff(load.stored_us) >= 0).all()
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
@@ -147,6 +156,24 @@ def test_what_cannot_be_simulated_says_so(tmp_path: Path) -> None:
     log = small_log(tmp_path / "c", [added(1), flow(1, 5)])
     with pytest.raises(NotSimulableError, match="no message"):
         load_of(replace(log, messages=log.messages.slice(0, 0)))
+
+
+def stored_with_permits(folder: Path, sent_ms: int, permits_ms: float = 0.5) -> int:
+    """Return how long the storage took for the last of three entries, us; all are sent at once after ``sent_ms``."""
+    after = (0, int(permits_ms * 1000), sent_ms * 1000)
+    lines = zip(after, [added(1), flow(1, 10), sent(1, 0, 1, 2)], strict=True)
+    events = numbered(line | {"t_us": T0_US + after_us} for after_us, line in lines)
+    published = [message(entry, "k", publish_time_ms=T0_US // 1000 + 1) for entry in range(3)]
+    load = load_of(read(write(folder, published, events)))
+    return int(load.stored_us[2] - load.published_us[2])
+
+
+def test_a_late_delivery_shows_a_slow_storage_unless_permits_were_missing(tmp_path: Path) -> None:
+    """50 ms with permits left: the storage took them. Without permits, or for a second, something else held the entry."""
+    assert 45_000 < stored_with_permits(tmp_path / "a", 51) < 50_000
+    assert stored_with_permits(tmp_path / "b", 51, permits_ms=50) == 4_000
+    assert stored_with_permits(tmp_path / "c", 1001) == 4_000
+    assert stored_with_permits(tmp_path / "d", 3) < 2_000
 
 
 def test_an_entry_is_stored_in_order_and_before_it_is_acknowledged() -> None:

@@ -21,6 +21,7 @@ from dispatch_core.recording.schema import EVENTS
 from dispatch_core.replay.replay_log import replay
 from dispatch_core.what_if.broker_delays import acks_borne_out
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
+from dispatch_core.what_if.rules import named
 from dispatch_core.what_if.run import deliveries_of, simulate
 from tests.dispatch_core.logs_without_trace import DATA, stripped
 from tests.dispatch_core.simulation.simulated import simulated, small
@@ -118,11 +119,24 @@ def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
     assert not first.equals(other)
 
 
-def test_clients_of_another_kind_of_subscription_are_refused() -> None:
+def test_clients_can_be_put_under_rules_of_another_subscription_type() -> None:
+    """Failover to Key_Shared and back: what is simulated is a log of the other type that its rules would have made."""
     failover = log_of(DATA / "recordings" / "4.2.4/designed-failover-modulo-p1")
-    key_shared = load_of(log_of(DATA / "recordings" / KEY_SHARED[0]))
-    with pytest.raises(UnsupportedRuleError, match="same subscription type"):
-        simulate(key_shared, profile_of(failover))
+    key_shared = log_of(DATA / "recordings" / KEY_SHARED[0])
+    for log, rules, kind in ((failover, "classic-ch", "Key_Shared"), (key_shared, "ring", "Failover")):
+        found = simulate(load_of(log), named(rules).profile_for(log))
+        assert found.header["subscription_type"] == kind
+        tables = replay(found, interval_start=DAY, interval_end=DAY + timedelta(days=40_000))
+        (row,) = tables["dispatcher_state"].to_pylist()
+        assert row["decisions"] > 0
+        assert row["divergent"] == 0
+
+
+def test_shared_is_refused() -> None:
+    log = log_of(DATA / "recordings" / KEY_SHARED[0])
+    shared = replace(log, header={**log.header, "subscription_type": "Shared"})
+    with pytest.raises(UnsupportedRuleError, match="Shared dispatchers are not simulated"):
+        simulate(load_of(log), profile_of(shared))
 
 
 def test_a_log_that_does_not_say_its_rules_can_be_simulated_all_the_same() -> None:

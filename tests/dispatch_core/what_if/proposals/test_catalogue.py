@@ -11,8 +11,8 @@ import pytest
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import with_overrides
-from dispatch_core.what_if.compare import HIGH, LOW, Confidence, compare, of_proposal
-from dispatch_core.what_if.proposals.catalogue import MOST_BUCKETS, PROPOSALS, proposal_named
+from dispatch_core.what_if.compare import compare
+from dispatch_core.what_if.proposals.catalogue import MOST_BUCKETS, PROPOSALS
 from dispatch_core.what_if.rules import RECORDED, RuleNameError, named
 from tests.dispatch_core.logs_without_trace import DATA, recorded
 
@@ -57,11 +57,10 @@ def test_a_prediction_says_that_it_is_of_a_proposal(log: DispatcherLog) -> None:
     proposed, released = rows["pip-493"], rows[RECORDED.name]
     assert proposed.warnings[0] == PROPOSALS["pip-493"].mark
     assert proposed.confidence is not None
-    assert proposed.confidence.level == LOW
-    assert "nothing was recorded under PIP-493" in proposed.confidence.reason
+    assert "nothing was recorded under PIP-493" in str(proposed.confidence.not_measured)
     assert set(released.assumptions) < set(proposed.assumptions)
     assert released.confidence is not None
-    assert released.confidence.level == HIGH
+    assert released.confidence.not_measured is None
     assert not any("proposal" in warning for warning in released.warnings)
 
 
@@ -88,16 +87,6 @@ def test_a_failover_subscription_has_no_hot_keys() -> None:
         [recorded("recordings/4.2.4/designed-failover-modulo-p1")], [named("pip-474")], seeds=1
     ).rows
     assert row.problem is not None
-
-
-def test_low_confidence_keeps_its_other_reason() -> None:
-    unsure = Confidence("medium", 5, 4, None, "4 of 5 seeds agree")
-    proposal = proposal_named("pip-486")
-    found = of_proposal(unsure, proposal)
-    assert found is not None
-    assert found.level == LOW
-    assert found.reason.endswith("4 of 5 seeds agree")
-    assert of_proposal(unsure, None) is unsure
 
 
 def test_json_has_revision_and_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,86 @@
+"""Advice: the smallest change that is predicted to prevent the recorded violations, and why others are not advised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.cli.main import main
+from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, changes_for
+from dispatch_core.what_if.advise_text import as_json, effects, for_people, in_a_sentence
+from dispatch_core.what_if.compare import OrderLimits
+from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
+from tests.json_lines import valid_lines
+
+SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
+CLASSIC = SAMPLES / "designed-rolling-restart-classic-ch"
+DRAINING = SAMPLES / "designed-rolling-restart-ch"
+FLAG = "subscriptionKeySharedUseClassicPersistentImplementation"
+RING = "subscriptionKeySharedUseConsistentHashing"
+
+
+def log(folder: Path, release: str, **header: object) -> DispatcherLog:
+    events = numbered([added(1), sent(1, 0)])
+    return read(write(folder / "a" / "b", [message(0, "k")], events, **{"broker_version": release, **header}))
+
+
+def test_changes_are_tried_from_small_to_large(tmp_path: Path) -> None:
+    found = changes_for(log(tmp_path, "4.0.0", config={FLAG: True}))
+    said = [change.said for change in found]
+    assert said[:3] == ["run the brokers with 4.0.13", f"set {FLAG}=false", f"set {RING}=false"]
+    assert said[3] == "run the brokers with 4.1.3"
+    kinds = [change.kind for change in found]
+    assert kinds.index(PATCH) < kinds.index(SETTING) < kinds.index(LINE)
+    assert len({change.rules.name for change in found}) == len(found)
+
+
+def test_nothing_is_moved_to_the_classic_dispatcher_or_to_an_older_release(tmp_path: Path) -> None:
+    for release in ("4.2.4", "5.0.1", "3.0.17"):
+        for change in changes_for(log(tmp_path / release, release)):
+            assert change.rules.settings.get(FLAG) is not True
+            assert change.rules.broker_version is None or change.rules.broker_version > release
+
+
+def test_the_draining_hashes_are_advised_to_who_runs_the_classic_dispatcher() -> None:
+    found = advice(read(CLASSIC), range(3))
+    assert found.needed
+    best = found.prevents[0]
+    assert (best.change.said, best.change.kind) == (f"set {FLAG}=false", SETTING)
+    assert best.probability >= 0.9
+    assert "would have prevented these 63 order violations" in (in_a_sentence(found) or "")
+    assert effects(best).startswith("waits of half of the messages 951 → ")
+    assert "go first to another consumer" in effects(best)
+    text = for_people(found)
+    assert text.splitlines()[0].endswith("63 order violations of 9 keys")
+    assert f"  set {FLAG}=false\n" in text
+    valid_lines("advise", json.dumps(as_json(found)))
+
+
+def test_of_a_clean_log_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("dispatch_core.what_if.advise.predicted_for", fail)
+    found = advice(read(DRAINING), range(3))
+    assert (found.needed, found.prevents, found.problem) == (False, (), None)
+    assert for_people(found).endswith("0 order violations, no advice needed\n")
+    tolerated = advice(read(CLASSIC), range(3), OrderLimits(None, None))
+    assert not tolerated.needed
+
+
+def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
+    found = advice(log(tmp_path, "4.2.4", subscription_type="Shared"), range(1))
+    assert found.problem is not None
+    assert "no advice: " in for_people(found)
+    valid_lines("advise", json.dumps(as_json(found)))
+
+
+def test_the_command_prints_lines_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--json", "--seeds", "2", str(DRAINING), str(CLASSIC)]) == 1
+    lines = valid_lines("advise", capsys.readouterr().out)
+    assert [line["needed"] for line in lines] == [False, True]
+    assert main(["advise", str(DRAINING)]) == 0
+    assert main(["advise", "--seeds", "0", str(DRAINING)]) == 2
