@@ -22,6 +22,7 @@ from dispatch_core.audit.client_log import LOST_CONNECTIONS, UNLOGGED_CONSUMERS
 from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
 from dispatch_core.hunt.promises import NAMES as HUNTED
 from dispatch_core.importers.broker_conf_file import STATUSES
+from dispatch_core.what_if.advise import KINDS as CHANGES
 
 Schema = Mapping[str, Any]
 
@@ -563,6 +564,7 @@ _WHAT_IF: Final = (
                         "name": TEXT,
                         "broker_version": maybe(TEXT),
                         "settings": by_name({"type": ["string", "integer", "boolean"]}),
+                        "clients": means(by_name(TEXT), "settings of the consumers"),
                         "priority_levels": by_name(INTEGER),
                         "profile": maybe(TEXT),
                         "proposal": means(
@@ -588,9 +590,10 @@ _WHAT_IF: Final = (
                 "confidence": maybe(
                     closed(
                         {
-                            "level": choice("high", "medium", "low"),
+                            "violates": means(FLAG, "more order violations than are tolerated are predicted"),
+                            "probability": means(NUMBER, "of the prediction, as measured on recordings"),
                             "seeds": COUNT,
-                            "agreeing": COUNT,
+                            "violating_seeds": COUNT,
                             "control": maybe(
                                 closed(
                                     {
@@ -601,14 +604,70 @@ _WHAT_IF: Final = (
                                     }
                                 )
                             ),
-                            "reason": TEXT,
+                            "reason": means(TEXT, "what the probability rests on"),
+                            "not_measured": means(
+                                maybe(TEXT),
+                                "why no pair of recordings is like this prediction; null = some are",
+                            ),
                         }
                     )
                 ),
+                "sentence": means(maybe(TEXT), "the prediction in one sentence"),
                 "warnings": TEXTS,
                 "notes": means(TEXTS, "what rules did that no release has"),
                 "problem": maybe(TEXT),
                 "verdict": VERDICT,
+            }
+        ),
+    ),
+)
+_TWO: Final[Schema] = means(listed(maybe(NUMBER)), "recorded and predicted")
+_ADVISED: Final[Schema] = closed(
+    {
+        "kind": choice(*CHANGES),
+        "change": means(TEXT, "what to do"),
+        "broker_version": means(maybe(TEXT), "null = the recorded one"),
+        "settings": by_name({"type": ["string", "integer", "boolean"]}),
+        "sentence": means(TEXT, "its prediction"),
+        "probability": maybe(NUMBER),
+        "not_measured": means(
+            maybe(TEXT), "why no pair of recordings is like this prediction; null = some are"
+        ),
+        "order_violations": means(maybe(COUNT), "predicted"),
+        "side_effects": maybe(
+            closed(
+                {
+                    **dict.fromkeys(
+                        (
+                            *("wait_ms_p50", "wait_ms_p99", "blocked_message_s"),
+                            *("max_share_ratio", "redelivered", "never_sent"),
+                        ),
+                        _TWO,
+                    ),
+                    "moved": means(maybe(NUMBER), "share of the entries that go first to another consumer"),
+                }
+            )
+        ),
+        "against": means(maybe(TEXT), "why it is not advised; null = it is"),
+    }
+)
+_ADVISE: Final = (
+    Line(
+        "advice",
+        "per dispatcher",
+        closed(
+            {
+                "recording": RECORDING,
+                "cluster": TEXT,
+                **_DISPATCHER,
+                "incarnation": COUNT,
+                "order_violations": means(maybe(COUNT), "recorded"),
+                "needed": means(FLAG, "there are more than the policy tolerates"),
+                "prevents": means(
+                    listed(_ADVISED), "changes that would have prevented them, the smallest first"
+                ),
+                "rejected": means(listed(_ADVISED), "changes that were tried before and would not"),
+                "problem": maybe(TEXT),
             }
         ),
     ),
@@ -823,6 +882,7 @@ _PIPELINE: Final = (
 
 #: The sorts of lines of each command that has ``--json``.
 LINES: Final[Mapping[str, tuple[Line, ...]]] = {
+    "advise": _ADVISE,
     "audit": _AUDIT,
     "diagnose": _DIAGNOSE,
     "explain": _EXPLAIN,

@@ -53,6 +53,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.what_if",
         "simulate the same clients and load under other rules, and compare",
     ),
+    "advise": (
+        "dispatch_core.cli.advise",
+        "advise the smallest change that would have prevented the order violations of a log",
+    ),
     "ranges": (
         "dispatch_core.cli.ranges",
         "show the hash ranges that the clients of a STICKY subscription announce, and what another node moves",

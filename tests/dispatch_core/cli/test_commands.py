@@ -16,6 +16,7 @@ NAMES = (
     "diagnose",
     "watch-stats",
     "what-if",
+    "advise",
     "ranges",
     "report",
     "strip",

@@ -40,6 +40,7 @@ CALLS: Final[dict[str, tuple[tuple[list[str], set[str]], ...]]] = {
         ([str(DATA / "stats" / "4.2.4-key-shared"), STALL], {"statistics", "log", "end"}),
     ),
     "what-if": (([FAILOVER, SHARED, "--seeds", "1"], {"prediction"}),),
+    "advise": (([DRAIN, SHARED, "--seeds", "1"], {"advice"}),),
     "ranges": ((["--nodes", "3", "--to-nodes", "4"], {"node", "move"}),),
     "report": (([FAILOVER, "--out", OUT], {"report"}),),
     "golden": (([str(DATA / "golden" / "4.2.4" / "failover.jsonl.gz")], {"file"}),),

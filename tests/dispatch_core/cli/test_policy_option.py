@@ -91,6 +91,7 @@ def test_a_limit_of_the_command_line_goes_before_the_policy(
         ("explain", ()),
         ("report", ("--out", "reports")),
         ("what-if", ()),
+        ("advise", ()),
         ("minimize", ("--out", "log")),
     ],
 )

@@ -28,6 +28,7 @@ REFUSED = {
     "stats": {"--complete": "of a moment", "--policy": "audit takes a policy"},
     "diagnose": {"--from": "since when", "--complete": "however short", "--policy": "audit takes a policy"},
     "what-if": {"--complete": "never_sent"},
+    "advise": {"--complete": "last line", "--from": "may be earlier"},
     "minimize": {"--from": "what causes it"},
     "strip": COPIES,
     "convert": COPIES,
