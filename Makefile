@@ -56,7 +56,7 @@ test-ui: setup ## Test login, backfill and what-if in Airflow's pages with a hea
 test-install: setup ## Install the wheel into new environments and run the DAG beside a foreign package dags; ten minutes (needs the package index)
 	@$(WITH_ENV) exec python -m pytest -p no:cacheprovider -o faulthandler_timeout=0 tests/install $(ARGS)
 
-accuracy: setup ## Measure how often what-if is right; writes bench/results/what-if-accuracy.md (half an hour)
+accuracy: setup ## Measure how often what-if is right; writes bench/results/what-if-accuracy.md and the coefficients of its probabilities (half an hour)
 	@$(WITH_ENV) exec python -m tests.conformance.what_if_accuracy $(ARGS)
 
 conformance-all: setup ## Run conformance with every recording in every test; half an hour
