@@ -54,14 +54,18 @@ def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[s
 def _speed(load: RecordedLoad, deliveries: Deliveries | None) -> str:
     """The sentence about the assumed delays of the broker."""
     if deliveries is None:
-        return "the broker has the median delays of recorded brokers; other seeds take longer or shorter, as recorded brokers do"
+        return (
+            "the broker has the median delays of recorded brokers; other seeds take longer or shorter, "
+            "as recorded brokers do"
+        )
     delays = deliveries.delays
     stored_us = int(np.median(deliveries.stored_us - load.published_us)) if len(load.published_us) else 0
     read, replay, write = (duration(us) for us in (delays.read_us, delays.replay_us, delays.write_us))
     return (
         f"a read takes {read}, a replay read {replay}, a delivery {write}, and entries can be read {duration(stored_us)} "
         "after they were published (in the median): with these delays more acknowledgements come from clients that hold the "
-        f"entry than with others{_start_up(deliveries)}{_moments(deliveries)}; other seeds take longer or shorter, as recorded brokers do"
+        f"entry than with others{_start_up(deliveries)}{_moments(deliveries)}; other seeds take longer or shorter, "
+        "as recorded brokers do"
     )
 
 

@@ -80,9 +80,10 @@ def simulate(
     if timers:
         load = replace(load, header={**load.header, "config": {**recorded_settings(load), **timers}})
     uneven = _uneven(seed)
+    paces: Paces = ()
     if deliveries is None:
         delays = _varied(usual(profile), seed)
-        stored_us, paces = load.stored_us, ()
+        stored_us = load.stored_us
     else:
         recorded = load.profile or profile
         delays = _varied(of_release(deliveries.delays, recorded, profile), seed)

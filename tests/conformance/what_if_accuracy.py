@@ -34,7 +34,7 @@ from dispatch_core.what_if.measure import Measures, measures
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
 from dispatch_core.what_if.rules import SEEDS
 from dispatch_core.what_if.run import deliveries_of, simulate
-from tests.conformance import what_if_calibration
+from tests.conformance import what_if_advice, what_if_calibration
 from tests.conformance.what_if_calibration import Judged, Trial, cross_validated
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -691,8 +691,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _advice(found: Sequence[Judged]) -> str:
     """Measure how right advice is, with coefficients that the script of each recording did not take part in."""
-    from tests.conformance import what_if_advice  # which imports this module
-
     trials = [known.trial for known in found]
 
     def coefficients_of(script: str) -> dict[str, float]:

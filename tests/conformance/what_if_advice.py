@@ -9,12 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
+from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of
 from dispatch_core.what_if import calibration
 from dispatch_core.what_if.advise import Advice, Tried, advice
+from dispatch_core.what_if.measure import Measures
 from dispatch_core.what_if.rules import SEEDS
-from tests.conformance.what_if_accuracy import Recorded
+
+
+class Recorded(Protocol):
+    """A recording of a script, see ``what_if_accuracy``."""
+
+    @property
+    def script(self) -> str:
+        """The script."""
+
+    @property
+    def rules(self) -> str:
+        """``<release>/<variant>``."""
+
+    @property
+    def log(self) -> DispatcherLog:
+        """The log."""
+
+    @property
+    def measures(self) -> Measures:
+        """Its measures."""
+
+    @property
+    def violates(self) -> bool:
+        """True if it has order violations."""
 
 
 @dataclass(frozen=True, slots=True)
