@@ -356,10 +356,10 @@ def _with_first_permits(
     numbers, granted = [], []
     for consumer in state.checkpoint.consumers or ():
         pending = state.checkpoint.pending.get(consumer.number, ())
-        held = sum(int(sizes[at]) for position in pending if (at := positions.ordinal(position)) >= 0)
-        left = _USUAL_QUEUE - held if consumer.permits is None else consumer.permits
+        outstanding = sum(int(sizes[at]) for position in pending if (at := positions.ordinal(position)) >= 0)
+        left = _USUAL_QUEUE - outstanding if consumer.permits is None else consumer.permits
         numbers.append(consumer.number)
-        granted.append(max(left, 0) + held)
+        granted.append(max(left, 0) + outstanding)
     first = [state.t_us] * len(numbers)
     at_us, to, permits = (
         np.concatenate([np.array(new, np.int64), known])
