@@ -31,7 +31,7 @@ False
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -206,10 +206,13 @@ class PluggedDispatcher(KeySharedDispatcher):
                 entry = int(replay_set.next_in_replay(st, stop + 1))
         read_loop.end_scan(st, found, plan)
 
-    def _choose(self, result: Round, is_replay: bool, entries: I64) -> int:
+    def _choose(
+        self, result: Round, is_replay: bool, entries: I64, within: Callable[[], None] | None = None
+    ) -> int:
         refused = self.withheld(entries)
         if not refused.any():
-            return super()._choose(result, is_replay, entries)
+            return super()._choose(result, is_replay, entries, within)
+        assert within is None, "nothing comes within a round of a rule that no release has"
         st, others = self.state, entries[~refused]
         chosen = int(commands.choose(st, False, is_replay, others, self._outcome, self._attempts))
         outcome = np.full(len(entries), read_loop.TO_REPLAY, np.int64)
