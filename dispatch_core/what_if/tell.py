@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatch_core.audit.promises.promise import FAIL
@@ -38,7 +38,7 @@ blocked (needless): message-seconds that rules held back, and those while no con
 share: load of the most loaded consumer, in multiples of its share; unsent: entries never sent by the end of the log
 moved (times): keys that went to another consumer name than before, and how often keys did so altogether
 same: positions that go first to the recorded connection; sure: of 100 such predictions so many come true, as measured on
-client scripts that were recorded under several rules: docs/what-if.md#how-certain-it-is"""
+client scripts that were recorded under several rules (docs/what-if.md#how-certain-it-is); in parentheses: none is like it"""
 
 
 def as_json(row: Row) -> dict[str, Any]:
@@ -115,9 +115,17 @@ def for_people(rows: Sequence[Row]) -> str:
             table.append([shown(row.rules.name), *["-"] * (len(_COLUMNS) - 2), "-"])
             continue
         same = "-" if row.same_first_consumer is None else f"{row.same_first_consumer:.1%}"
-        sure = "-" if row.confidence is None else f"{row.confidence.probability:.0%}"
-        table.append([shown(row.rules.name), *_cells(row.simulated), same, sure])
+        confidence = {} if row.confidence is None else row.confidence.as_json()
+        table.append([shown(row.rules.name), *_cells(row.simulated), same, sure_cell(confidence)])
     return "\n".join([title, *_aligned(table), *_active(rows, recorded), *_remarks(rows)]) + "\n"
+
+
+def sure_cell(confidence: Mapping[str, Any]) -> str:
+    """Write the probability of a prediction (``Confidence.as_json``) for the column *sure*."""
+    probability = confidence.get("probability")
+    if probability is None:
+        return "-"
+    return f"{probability:.0%}" if confidence.get("not_measured") is None else f"({probability:.0%})"
 
 
 def sentence(row: Row) -> str:
@@ -263,7 +271,7 @@ def _active(rows: Sequence[Row], recorded: Measures | None) -> list[str]:
 
 _CONSUMERS: Final = 12
 #: A prediction that is less sure than this says what it rests on.
-SURE_ENOUGH: Final = 0.95
+SURE_WITHOUT_REASON: Final = 0.95
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
@@ -277,6 +285,6 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         if row.shown is not None and row.shown.figures:
             figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())
             found.append(f"  {shown(row.rules.name)}: {figures}")
-        if row.confidence is not None and row.confidence.probability < SURE_ENOUGH:
+        if row.confidence is not None and row.confidence.probability < SURE_WITHOUT_REASON:
             found.append(f"  {shown(row.rules.name)}: {row.confidence.reason}")
     return found

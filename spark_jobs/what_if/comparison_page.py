@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.names import printable
-from dispatch_core.what_if.tell import LEGEND, SURE_ENOUGH
+from dispatch_core.what_if.tell import LEGEND, SURE_WITHOUT_REASON, sure_cell
 
 #: Dispatchers that the page shows, at most; ``comparison.json`` has all.
 MOST_SHOWN: Final = 200
@@ -121,15 +121,13 @@ def _dispatcher(group: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             _measured(prediction["simulated"]) if prediction.get("simulated") else ["-"] * (len(_COLUMNS) - 4)
         )
         same = prediction.get("same_first_consumer")
-        sure = (prediction.get("confidence") or {}).get("probability")
-        cells = _cells(
-            [*measured, "-" if same is None else f"{same:.1%}", "-" if sure is None else f"{sure:.0%}"]
-        )
+        sure = sure_cell(prediction.get("confidence") or {})
+        cells = _cells([*measured, "-" if same is None else f"{same:.1%}", sure])
         yield f'<tr><td>{_text(row["rules"])}</td><td class="{verdict}">{verdict}</td>{cells}</tr>'
     yield "</table></div>"
     for row, prediction in predictions:
         reason = (prediction.get("confidence") or {}).get("reason")
-        doubtful = (prediction.get("confidence") or {}).get("probability", 1.0) < SURE_ENOUGH
+        doubtful = (prediction.get("confidence") or {}).get("probability", 1.0) < SURE_WITHOUT_REASON
         said = prediction.get("sentence")
         notes = [row["problem"], said, *(prediction.get("warnings") or ()), reason if doubtful else None]
         for note in filter(None, notes):
