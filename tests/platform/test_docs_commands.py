@@ -11,8 +11,8 @@ import pytest
 from dispatch_core.cli.main import main
 from tests.platform.test_boundaries import ROOT
 
-#: Pages of which every block of commands is run, in order; a block behind one quotes what the last command prints.
-PAGES = ("proposals.md", "proposed-rules.md")
+#: Pages of which every block of commands is run, in order → the number of blocks that quote what these print.
+PAGES = {"proposals.md": 3, "proposed-rules.md": 8, "advise.md": 1}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = "dispatch-audit "
 PATH = "PYTHONPATH="
@@ -58,7 +58,7 @@ def test_commands_print_what_is_quoted(
         assert printed is not None, f"no command before: {block[:80]}"
         assert block in printed
         compared += 1
-    assert compared >= 3
+    assert compared == PAGES[page]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -68,4 +68,4 @@ def test_every_block_of_commands_is_one(page: str) -> None:
     assert all(
         PROGRAM not in line for block in blocks for line in block.splitlines()[1:] if not is_command(block)
     )
-    assert sum(map(is_command, blocks)) >= 3
+    assert any(map(is_command, blocks))
