@@ -570,6 +570,17 @@ class MultipleConsumersDispatcher(ABC):
         self.trimmed = trimmed
         return self._planned(tuple(self._refused()))
 
+    def plan_read(self) -> st_.I64:
+        """Decide which read is issued now, as ``attempt_read`` does, and leave it to the caller to issue it.
+
+        Returns the plan (``read_loop``), which holds until the next attempt.
+        """
+        self._trim()
+        self._plan_size()
+        self._plan_replay()
+        self._plan_normal()
+        return self._plan
+
     def may_read(self) -> bool:
         """True between two steps of an attempt that may still issue a read."""
         return bool(self._plan[0] == read_loop.UNDECIDED)

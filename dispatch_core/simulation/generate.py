@@ -13,6 +13,7 @@ from dispatch_core.recording.writer import RecordingFiles
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun, core_of
 from dispatch_core.simulation.scenario import CLUSTER, SUBSCRIPTION, Scenario
+from dispatch_core.simulation.shared_run import SharedRun
 from dispatch_core.simulation.sink import FileSink
 from dispatch_core.simulation.synthetic import Common, common, given_by
 from dispatch_core.simulation.tables import Log, schema_of
@@ -68,7 +69,7 @@ def _check_rules(scenario: Scenario) -> None:
     for dispatcher in (0, scenario.dispatchers - 1):
         profile = scenario.profile_of(dispatcher)
         nothing = np.zeros(0, np.int64)
-        if not scenario.is_failover:
+        if not (scenario.is_failover or scenario.is_shared):
             core_of(profile)(profile, nothing, nothing, 1)
 
 
@@ -83,9 +84,9 @@ def _simulate(scenario: Scenario, dispatcher: int, shared: Common, files: Record
         allow_out_of_order=scenario.allow_out_of_order,
         selector=_selector(scenario, profile),
         trace=scenario.trace,
-        shows_hashes=not scenario.is_failover,
+        shows_hashes=not (scenario.is_failover or scenario.is_shared),
     )
-    run_type = FailoverRun if scenario.is_failover else KeySharedRun
+    run_type = FailoverRun if scenario.is_failover else SharedRun if scenario.is_shared else KeySharedRun
     left = run_type(given_by(scenario, dispatcher, shared), FileSink(log, shared.keys, files)).run()
     return Made(log.topic, scenario.messages_of(dispatcher), log.seq, left)
 

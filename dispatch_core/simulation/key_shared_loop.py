@@ -484,7 +484,15 @@ def drop_result(st: State, world: World, out: Lines) -> None:
         line4(out, kinds.ROUND_END, w[w_.NOW], w_.NO, 0, st.s[st_.N_REPLAY], due, has_more)
 
 
-@compiled_inside
+@compiled
+def deliver_turn(st: State, world: World, out: Lines, slot: int, entries: I64) -> None:
+    """Write the line of a turn's deliveries (Shared), and schedule the answers; ``permits_before`` is that of the turn."""
+    for i in range(len(entries)):
+        world.outcome[i] = slot
+    sent_lines(st, world, out, entries)
+
+
+@compiled
 def reads_again(world: World, sent_to: int, retry: bool, look_ahead: bool, longer_us: int) -> None:
     """Schedule the dispatcher's next read: at once, after a back-off, or when the deliveries are written."""
     w = world.w

@@ -12,7 +12,7 @@ from dispatch_core.errors import DispatchAuditError
 CLUSTER: Final = "generated"
 SUBSCRIPTION: Final = "audit"
 CHURNS: Final = ("none", "rolling-restart", "scale", "random")
-SUBSCRIPTION_TYPES: Final = ("Key_Shared", "Failover")
+SUBSCRIPTION_TYPES: Final = ("Key_Shared", "Failover", "Shared")
 MODES: Final = ("AUTO_SPLIT", "STICKY")
 
 #: The default rate makes a run of so many seconds, within these bounds per dispatcher.
@@ -110,6 +110,10 @@ class Scenario:
             raise ScenarioError(f"key skew: {self.key_skew} is not within 0 (all alike) to 10")
         if not 0 <= self.nack_share <= 0.5:
             raise ScenarioError(f"share of negative acks: {self.nack_share} is not within 0 to 0.5")
+        if self.is_shared and self.trace:
+            raise ScenarioError(
+                "Shared: no trace is written of a simulated Shared dispatcher; give --level E"
+            )
         if self.ack_us < 1:
             raise ScenarioError("acknowledgement time: it has to be above 0")
 
@@ -117,6 +121,11 @@ class Scenario:
     def is_failover(self) -> bool:
         """True if one consumer at a time is active."""
         return self.subscription_type == "Failover"
+
+    @property
+    def is_shared(self) -> bool:
+        """True if consumers take turns, whatever the key."""
+        return self.subscription_type == "Shared"
 
     def priority_level_of(self, consumer: int) -> int:
         """Return the priority level of a consumer: the levels go round."""

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.simulation.dispatcher_run import Delays, Pace
+from dispatch_core.what_if.client_changes import SHARED
 from dispatch_core.what_if.clients import Deliveries, StartUp
 from dispatch_core.what_if.recorded import RecordedLoad, stored_after
 
@@ -79,6 +80,8 @@ _MOST_RUNS: Final = 100
 #: Work of each simulation, and of each join or leave in it. An entry or an acknowledgement costs 1.
 _EACH_RUN: Final = 2_000
 _EACH_CHANGE: Final = 100
+#: How many times as long an entry of Shared takes, whose rounds are decided in Python.
+_OF_SHARED: Final = 30
 _APART_US: Final = 500
 _LATEST: Final = 1 << 62
 
@@ -139,7 +142,10 @@ def of_release(delays: Delays, recorded: Profile, profile: Profile) -> Delays:
 def work_of(load: RecordedLoad) -> int:
     """The work of one simulation of the load, in entries."""
     changes = len(load.joins) + len(load.leaves)
-    return _EACH_RUN + len(load.stored_us) + len(load.acks.entry) + _EACH_CHANGE * changes
+    entries = len(load.stored_us) + len(load.acks.entry)
+    return (
+        _EACH_RUN + entries * (_OF_SHARED if load.subscription_type == SHARED else 1) + _EACH_CHANGE * changes
+    )
 
 
 def most_likely(load: RecordedLoad, profile: Profile, simulate: Simulate) -> Deliveries:

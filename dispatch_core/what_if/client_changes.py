@@ -8,7 +8,7 @@ simulation are changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors.node_ranges import equal_ranges
-from dispatch_core.errors import DispatchAuditError
+from dispatch_core.errors import DispatchAuditError, UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.schema import EVENTS
@@ -30,6 +30,7 @@ AUTO_SPLIT: Final = "AUTO_SPLIT"
 STICKY: Final = "STICKY"
 KEY_SHARED: Final = "Key_Shared"
 FAILOVER: Final = "Failover"
+SHARED: Final = "Shared"
 #: Subscription types of which one consumer at a time gets everything; Failover's rules hold for both.
 _SINGLE_ACTIVE: Final = ("Failover", "Exclusive")
 
@@ -191,11 +192,9 @@ def _number(text: str, value: str, least: int, most: int) -> int:
     return int(value)
 
 
-def needed_by(variants: Sequence[str], variant: str) -> ClientChanges:
-    """Return the clients that a variant of the rules is about: ``variants`` are those of Key_Shared with AUTO_SPLIT."""
-    if variant in variants:
-        return ClientChanges(KEY_SHARED, AUTO_SPLIT)
-    return ClientChanges(FAILOVER)
+def needed_by(subscription_type: str) -> ClientChanges:
+    """Return the clients that rules of a subscription type are about; those of Key_Shared with AUTO_SPLIT."""
+    return ClientChanges(subscription_type, AUTO_SPLIT if subscription_type == KEY_SHARED else None)
 
 
 def recorded_policy(log: DispatcherLog) -> str:
@@ -274,13 +273,19 @@ def _with_grouped_acks(load: RecordedLoad, group_us: int) -> RecordedLoad:
 def fitted(load: RecordedLoad, profile: Profile) -> RecordedLoad:
     """Return the load with clients that subscribe as the rules of ``profile`` are about.
 
-    Other subscription types have other rules, and a consumer of a STICKY subscription brings ranges.
+    Other subscription types have other rules, and a consumer of a STICKY subscription brings ranges. Raises
+    ``UnsupportedRuleError`` for rules of Shared and a load of another type: what was in order has no order there.
     """
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
-    if single != load.is_single_active:
-        kind = FAILOVER if single else KEY_SHARED
+    kind = FAILOVER if single else SHARED if profile.is_shared else KEY_SHARED
+    if kind == SHARED != load.subscription_type:
+        raise UnsupportedRuleError(
+            f"{profile.name}: a Shared subscription promises no order, so a {load.subscription_type} one is not simulated "
+            "as one; give rules of Key_Shared or Failover"
+        )
+    if kind != (FAILOVER if load.is_single_active else load.subscription_type):
         load = replace(load, subscription_type=kind, header={**load.header, "subscription_type": kind})
-    if single or profile.key_shared_mode != STICKY or any(join.ranges for join in load.joins):
+    if kind != KEY_SHARED or profile.key_shared_mode != STICKY or any(join.ranges for join in load.joins):
         return load
     names = sorted({join.name for join in load.joins})
     ranges = {name: tuple(equal_ranges(len(names), at)) for at, name in enumerate(names)}

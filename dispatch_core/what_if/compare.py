@@ -54,6 +54,8 @@ from dispatch_core.what_if.run import deliveries_of, simulate
 
 Ints = npt.NDArray[np.int64]
 
+#: The reason why nothing is predicted of the order of a Shared subscription.
+NO_ORDER: Final = "a Shared subscription promises no order"
 #: Measures of which the least and the most over all seeds are shown.
 _OVER_SEEDS: Final = ("order_violations", "wait_ms_p50", "wait_ms_p99", "blocked_message_s", "never_sent")
 
@@ -572,6 +574,8 @@ def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Ca
         return f"nothing was recorded under {rules.proposal.title}, so its rules are those of its text and not of a broker"
     if rules.custom.plugged:
         return "no release has these rules, so nothing was recorded under them"
+    if profile.is_shared:
+        return NO_ORDER
     if is_old(profile.version):
         return "no recording confirms the rules of this release"
     if case is not None and case.load.begins_at_work:

@@ -157,9 +157,9 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         profile = profile_of(log)
     except ProfileError:
         profile = None
-    if kind not in ("Key_Shared", "Failover", "Exclusive"):
+    if kind not in ("Key_Shared", "Failover", "Exclusive", "Shared"):
         raise NotSimulableError(
-            f"{_name(log)}: {kind} subscriptions are not simulated, only Key_Shared, Failover, Exclusive"
+            f"{_name(log)}: {kind} subscriptions are not simulated, only Key_Shared, Failover, Exclusive, Shared"
         )
     state = CheckpointState.of(log.events)
     running = state if state is not None and not state.of_a_new_dispatcher else None

@@ -27,7 +27,15 @@ from dispatch_core.errors import DispatchAuditError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type, with_overrides
 from dispatch_core.simulation.scenario import MOST_PRIORITY_LEVEL
-from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges, changes_given, needed_by
+from dispatch_core.what_if.client_changes import (
+    AS_RECORDED,
+    FAILOVER,
+    KEY_SHARED,
+    SHARED,
+    ClientChanges,
+    changes_given,
+    needed_by,
+)
 from dispatch_core.what_if.client_ranges import STOP_US, ClientRanges
 from dispatch_core.what_if.plugged_run import check as check_plugged
 from dispatch_core.what_if.plugins import NOTHING, Plugged, find
@@ -43,6 +51,7 @@ EVERYBODY: Final = "*"
 _CONSISTENT: Final = "subscriptionKeySharedUseConsistentHashing"
 _CLASSIC: Final = "subscriptionKeySharedUseClassicPersistentImplementation"
 _RING: Final = "activeConsumerFailoverConsistentHashing"
+_SHARED_CLASSIC: Final = "subscriptionSharedUseClassicPersistentImplementation"
 
 #: Variant → the settings that make it.
 VARIANTS: Final[dict[str, dict[str, bool]]] = {
@@ -52,11 +61,14 @@ VARIANTS: Final[dict[str, dict[str, bool]]] = {
     "classic-range": {_CONSISTENT: False, _CLASSIC: True},
     "modulo": {_RING: False},
     "ring": {_RING: True},
+    "shared": {_SHARED_CLASSIC: False},
+    "classic-shared": {_SHARED_CLASSIC: True},
 }
 #: Ranges that clients announce; the number of points of each.
 _NODE_RANGES: Final = re.compile(r"node-ranges(?:-([1-9][0-9]{0,4}))?$")
 _KEY_SHARED: Final = ("ch", "range", "classic-ch", "classic-range")
 _FAILOVER: Final = ("modulo", "ring")
+_SHARED: Final = ("shared", "classic-shared")
 #: Releases of the matrix beside the log's own, one for each rule: the read position of 3.x, PIP-282, draining hashes.
 _RELEASES: Final = ("3.0.17", PREVIEW_PIP_282, "4.2.4")
 
@@ -186,8 +198,15 @@ def named(
         )
     version = _version_in(release) or broker_version
     given = {**(settings or {}), **known[variant], **of_plugins}
-    clients = needed_by(_KEY_SHARED, variant) if variant in VARIANTS else AS_RECORDED
+    clients = needed_by(_type_of(variant)) if variant in VARIANTS else AS_RECORDED
     return RuleSet(whole, version, given, clients=clients, custom=custom)
+
+
+def _type_of(variant: str) -> str:
+    """Return the subscription type that a variant of the rules is about."""
+    if variant in _SHARED:
+        return SHARED
+    return FAILOVER if variant in _FAILOVER else KEY_SHARED
 
 
 def _with_plugins(text: str) -> tuple[str, Plugged]:
@@ -291,10 +310,11 @@ def matrix_for(log: DispatcherLog, broker_version: str | None, settings: Setting
     """
     release = broker_version or log.header.get("broker_version")
     releases = [release, *_RELEASES, text_of(NEWEST_KNOWN)] if release else list(_RELEASES)
-    failover = subscription_type(log) in ("Failover", "Exclusive")
+    kind = subscription_type(log)
+    variants = _SHARED if kind == SHARED else _FAILOVER if kind in ("Failover", "Exclusive") else _KEY_SHARED
     found: dict[tuple[object, ...], RuleSet] = {}
     for version in dict.fromkeys(str(text).strip() for text in releases):
-        for variant in _FAILOVER if failover else _KEY_SHARED:
+        for variant in variants:
             # STICKY stays STICKY: a matrix compares releases and settings for the recorded clients
             rules = replace(named(f"{version}-{variant}", None, settings), clients=AS_RECORDED)
             profile = rules.profile_for(log)
@@ -335,12 +355,13 @@ def without_effect(rules: RuleSet, profile: Profile) -> tuple[str, ...]:
         elif name in profile.ignored_settings:
             found.append(f"{name} has no effect in {profile.broker_version}")
         elif name.startswith("activeConsumerFailover") and not single:
-            found.append(f"{name} has no effect on a Key_Shared subscription")
-        elif name.startswith(("subscriptionKeyShared", "keyShared")) and single:
-            found.append(f"{name} has no effect on a subscription with one active consumer")
+            found.append(f"{name} has no effect on a subscription with several consumers at a time")
+        elif name.startswith(("subscriptionKeyShared", "keyShared")) and (single or profile.is_shared):
+            kind = "Shared subscription" if profile.is_shared else "subscription with one active consumer"
+            found.append(f"{name} has no effect on a {kind}")
         elif name == _RING and profile.partition_index < 0:
             found.append(f"{name} has no effect on a topic without partitions: it always uses the ring")
-    if rules.priorities and not single:
+    if rules.priorities and not (single or profile.is_shared):
         found.append("priority levels change nothing but the order in which Key_Shared lists its consumers")
     return tuple(found)
 
@@ -351,7 +372,7 @@ def _timer_without_effect(name: str, value: Value | str, profile: Profile) -> li
         return [f"{name}={text[:40]} is no number of milliseconds: its default of {TIMERS[name]} is taken"]
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
         return [f"{name} has no effect on a subscription with one active consumer"]
-    if profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC:
+    if profile.dispatcher in (Dispatcher.KEY_SHARED_CLASSIC, Dispatcher.SHARED_CLASSIC):
         return [f"{name} has no effect on the dispatcher of 3.x"]
     if name == "keySharedUnblockingIntervalMs" and profile.ordering is not OrderingRule.DRAINING_HASHES:
         return [f"{name} has no effect in {profile.broker_version}"]
@@ -363,9 +384,8 @@ def _is(profile: Profile, variant: str) -> bool:
     if variant in _FAILOVER:
         return profile.failover is FailoverRule(variant)
     if variant.startswith("classic"):
-        return (
-            "classic_dispatchers" in profile.changes and profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
-        )
+        classic = Dispatcher.SHARED_CLASSIC if profile.is_shared else Dispatcher.KEY_SHARED_CLASSIC
+        return "classic_dispatchers" in profile.changes and profile.dispatcher is classic
     return True
 
 

@@ -24,6 +24,7 @@ from dispatch_core.simulation.dispatcher_run import EVEN, Delays, Given, Unevenn
 from dispatch_core.simulation.failover_run import FailoverRun
 from dispatch_core.simulation.key_shared_run import KeySharedRun
 from dispatch_core.simulation.publishing import Published
+from dispatch_core.simulation.shared_run import SharedRun
 from dispatch_core.simulation.tables import Client, Log, event_table
 from dispatch_core.simulation.world import Lines
 from dispatch_core.what_if.broker_delays import Paces, most_likely, of_release, usual
@@ -152,8 +153,6 @@ def _simulate(
             f"{load.topic}: a non-persistent topic is not simulated: what it would have dropped under other rules depends "
             "on connections, which no log shows"
         )
-    if profile.is_shared:
-        raise UnsupportedRuleError(f"{profile.name}: Shared dispatchers are not simulated")
     single = profile.dispatcher is Dispatcher.SINGLE_ACTIVE
     header = {
         **load.header,
@@ -201,9 +200,11 @@ def _simulate(
         paces=paces,
         uneven=uneven,
     )
-    dispatcher: FailoverRun | KeySharedRun
+    dispatcher: FailoverRun | KeySharedRun | SharedRun
     if single:
         dispatcher = FailoverRun(given, sink)
+    elif profile.is_shared:
+        dispatcher = SharedRun(given, sink)
     elif custom.plugged:
         dispatcher = plugged_run(given, sink, custom.plugged)
     else:

@@ -11,7 +11,8 @@ from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import counted, worst_first
 from dispatch_core.audit.sentences.names import printable, rules_called, shown
 from dispatch_core.times import date_and_clock
-from dispatch_core.what_if.compare import Confidence, Row
+from dispatch_core.what_if.client_changes import SHARED
+from dispatch_core.what_if.compare import NO_ORDER, Confidence, Row
 from dispatch_core.what_if.measure import Measures, Spread
 
 _COLUMNS: Final = (
@@ -123,7 +124,7 @@ def for_people(rows: Sequence[Row]) -> str:
 def sure_cell(confidence: Mapping[str, Any]) -> str:
     """Write the probability of a prediction (``Confidence.as_json``) for the column *sure*."""
     probability = confidence.get("probability")
-    if probability is None:
+    if probability is None or confidence.get("not_measured") == NO_ORDER:
         return "-"
     return f"{probability:.0%}" if confidence.get("not_measured") is None else f"({probability:.0%})"
 
@@ -137,7 +138,11 @@ def sentence(row: Row) -> str:
     recorded = counted(before, "order violation", "order violations")
     found = counted(simulated.order_violations, "order violation", "order violations")
     name = row.rules.name
-    if row.is_control:
+    if row.not_measured == NO_ORDER:
+        return f"{name}: {NO_ORDER}{_waits(row)}{_unsent(row)}."
+    if row.subscription_type == SHARED:
+        said = f"{name} would keep the order of each key, which Shared does not promise, with {found}"
+    elif row.is_control:
         said = f"{name}: the simulation has {found}, the recording {before}"
     elif before and not simulated.order_violations:
         these = "this" if before == 1 else "these"
@@ -149,6 +154,18 @@ def sentence(row: Row) -> str:
     else:
         said = f"{name} would have had no order violation either"
     return f"{said} ({sure(confidence)}){_unsent(row)}."
+
+
+def _waits(row: Row) -> str:
+    """Write how long messages would wait, and how long they waited."""
+    recorded, simulated = row.recorded, row.simulated
+    if recorded is None or simulated is None or None in (recorded.wait_ms.p99, simulated.wait_ms.p99):
+        return ""
+    before, after = recorded.wait_ms, simulated.wait_ms
+    return (
+        f"; half of the messages would wait {after.p50:,.0f} ms, not {before.p50:,.0f}, and 99 of 100 at most "
+        f"{after.p99:,.0f} ms, not {before.p99:,.0f}"
+    )
 
 
 def sure(confidence: Confidence) -> str:
@@ -285,6 +302,8 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         if row.shown is not None and row.shown.figures:
             figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())
             found.append(f"  {shown(row.rules.name)}: {figures}")
-        if row.confidence is not None and row.confidence.probability < SURE_WITHOUT_REASON:
+        if row.not_measured == NO_ORDER or row.confidence is None:
+            continue
+        if row.confidence.probability < SURE_WITHOUT_REASON:
             found.append(f"  {shown(row.rules.name)}: {row.confidence.reason}")
     return found
