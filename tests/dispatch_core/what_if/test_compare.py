@@ -30,7 +30,7 @@ from dispatch_core.what_if.measure import Measures, Spread
 from dispatch_core.what_if.rules import RECORDED, RuleSet, named
 from dispatch_core.what_if.tell import as_json, for_people, problem_of, sentence
 from tests.dispatch_core.audit.judging import rule
-from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
+from tests.dispatch_core.audit.small_logs import added, flow, message, numbered, read, sent, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
 CLASSIC = SAMPLES / "designed-rolling-restart-classic-ch"
@@ -274,15 +274,9 @@ def test_entries_that_nobody_is_sent_are_part_of_the_sentence(recorded: int, the
 
 
 def test_a_log_that_cannot_be_simulated_says_why_and_stays(tmp_path: Path) -> None:
-    shared = read(
-        write(
-            tmp_path / "a" / "b",
-            [message(0, "k")],
-            numbered([added(1), sent(1, 0)]),
-            subscription_type="Shared",
-        )
-    )
-    for log in (shared, replace(shared, header={}), replace(shared, messages=shared.messages.slice(0, 0))):
+    known = read(write(tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)])))
+    nobody = read(write(tmp_path / "c" / "d", [message(0, "k")], numbered([flow(1, 5)])))
+    for log in (nobody, replace(known, header={}), replace(known, messages=known.messages.slice(0, 0))):
         (found,) = rows_of(log, [named("ch")], seeds=[0])
         assert (found.verdict, found.simulated) == ("UNKNOWN", None)
         assert found.problem

@@ -151,8 +151,6 @@ def test_joins_and_leaves_are_in_order_and_a_second_removal_is_none(tmp_path: Pa
 def test_what_cannot_be_simulated_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSimulableError, match="no consumer"):
         load_of(small_log(tmp_path / "a", [flow(1, 5)]))
-    with pytest.raises(NotSimulableError, match="Shared"):
-        load_of(small_log(tmp_path / "b", [added(1)], subscription_type="Shared"))
     log = small_log(tmp_path / "c", [added(1), flow(1, 5)])
     with pytest.raises(NotSimulableError, match="no message"):
         load_of(replace(log, messages=log.messages.slice(0, 0)))

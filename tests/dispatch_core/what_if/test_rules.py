@@ -148,7 +148,7 @@ def test_settings_that_change_nothing_are_named(tmp_path: Path) -> None:
     failover = log(tmp_path / "2", subscription_type="Failover", partition_index=-1)
     ring = {"activeConsumerFailoverConsistentHashing": True}
     cases: list[tuple[DispatcherLog, str, dict[str, Any], str]] = [
-        (shared, "4.2.4", ring, "no effect on a Key_Shared subscription"),
+        (shared, "4.2.4", ring, "no effect on a subscription with several consumers"),
         (failover, "4.2.4", ring, "always uses the ring"),
         (failover, "3.0.1", ring, "no effect in 3.0.1"),
         (failover, "4.2.4", {"subscriptionKeySharedUseConsistentHashing": True}, "with one active consumer"),

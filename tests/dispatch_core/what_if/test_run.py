@@ -132,10 +132,10 @@ def test_clients_can_be_put_under_rules_of_another_subscription_type() -> None:
         assert row["divergent"] == 0
 
 
-def test_shared_is_refused() -> None:
+def test_key_shared_is_not_simulated_as_shared() -> None:
     log = log_of(DATA / "recordings" / KEY_SHARED[0])
     shared = replace(log, header={**log.header, "subscription_type": "Shared"})
-    with pytest.raises(UnsupportedRuleError, match="Shared dispatchers are not simulated"):
+    with pytest.raises(UnsupportedRuleError, match="promises no order, so a Key_Shared one is not simulated"):
         simulate(load_of(log), profile_of(shared))
 
 

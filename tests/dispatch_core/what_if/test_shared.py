@@ -1,4 +1,4 @@
-"""What-if of Shared subscriptions: as recorded under the recorded rules, and no promise of an order."""
+"""Shared subscriptions in what-if: as recorded under the recorded rules, and without a promise of an order."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch_core.cli.main import main
-from tests.dispatch_core.audit.small_logs import added, message, numbered, sent, write
+from tests.dispatch_core.audit.small_logs import flow, message, numbered, write
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings" / "4.2.4"
 CLASSIC = SAMPLES / "designed-rolling-restart-classic-ch"
@@ -171,14 +171,12 @@ def test_nothing_found_and_nothing_simulable_exit_with_two(
 ) -> None:
     assert main(["what-if", str(tmp_path / "none")]) == 2
     capsys.readouterr()
-    shared = write(
-        tmp_path / "a" / "b", [message(0, "k")], numbered([added(1), sent(1, 0)]), subscription_type="Shared"
-    )
+    nobody = write(tmp_path / "a" / "b", [message(0, "k")], numbered([flow(1, 5)]))
     for options in (["--rules", "ch"], ["--matrix"]):
-        assert main(["what-if", "--json", *options, str(shared)]) == 2
+        assert main(["what-if", "--json", *options, str(nobody)]) == 2
         captured = capsys.readouterr()
         assert all(json.loads(line)["verdict"] == "UNKNOWN" for line in captured.out.splitlines())
-        assert "Shared subscriptions are not simulated" in captured.err
+        assert "the log holds no consumer" in captured.err
 
 
 def test_a_damaged_line_is_named_and_the_rest_simulated(
