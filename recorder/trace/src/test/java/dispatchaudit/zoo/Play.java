@@ -76,6 +76,7 @@ final class Play implements AutoCloseable {
     private Points.Stop stop;
     private Dispatcher dispatcher;
     private ControlledReads reads;
+    private ControlledTimer timer;
     private String broken;
     private final List<String> notes = new ArrayList<>();
 
@@ -183,8 +184,11 @@ final class Play implements AutoCloseable {
                 limit(step.get("limit").asInt());
                 return true;
             case "timer":
-                Thread.sleep(type == SubscriptionType.Failover ? FAILOVER_MS : 0);
-                return true;
+                if (type == SubscriptionType.Failover) {
+                    Thread.sleep(FAILOVER_MS);
+                    return true;
+                }
+                return timer != null && timer.end();
             case "retry":
                 return true; // its timer is shorter than the pause after a step
             default:
@@ -340,6 +344,7 @@ final class Play implements AutoCloseable {
         if (subscription().getDispatcher() != dispatcher) {
             dispatcher = subscription().getDispatcher();
             reads = ControlledReads.of(dispatcher, type == SubscriptionType.Failover);
+            timer = ControlledTimer.of(dispatcher);
         }
         grant(name, count);
     }
@@ -480,9 +485,12 @@ final class Play implements AutoCloseable {
             settled();
             boolean read = reads != null && reads.completeNormalRead();
             settled();
-            moved |= receive() || replayed || read;
+            boolean ended = timer != null && timer.end();
+            settled();
+            moved |= receive() || replayed || read || ended;
             quiet = moved ? 0 : quiet + 1;
-            notes.add("settling" + (replayed ? ", a replay read" : "") + (read ? ", a normal read" : "") + ": " + pendingNow());
+            notes.add("settling" + (replayed ? ", a replay read" : "") + (read ? ", a normal read" : "")
+                    + (ended ? ", the end of the timer" : "") + ": " + pendingNow());
         }
         if (broken == null && !consumers.isEmpty()) {
             noteWhatIsLeft();
@@ -568,6 +576,7 @@ final class Play implements AutoCloseable {
             stop.end();
         }
         if (reads != null) {
+            timer.release();
             reads.release();
         }
         for (Consumer<byte[]> consumer : consumers.values()) {
