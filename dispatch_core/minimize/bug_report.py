@@ -17,6 +17,7 @@ _PROMISED: Final = {
     "duplicate_delivery": "A message comes again only after a redelivery request, a disconnect or a move of the cursor.",
     "completeness": "Every message that a consumer has asked for, and that nothing holds back, is delivered.",
     "conformance": "The dispatcher decides as the rules of its release say.",
+    "input_quality": "The log says only what a broker can have done.",
 }
 
 
