@@ -60,6 +60,18 @@ def parser(
     return result
 
 
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of a stage that plays rules under settings of ``broker.conf``."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="settings",
+        help="by broker.conf name",
+    )
+
+
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the argument of a stage that makes findings."""
     parser.add_argument(

@@ -29,7 +29,7 @@ from spark_jobs.one_process import one_process
 from spark_jobs.progress import complain, say, tasks_done
 from spark_jobs.replay.snapshot_files import core_digest
 from spark_jobs.session import is_chosen, running_session
-from spark_jobs.stage_command import EXIT_TRY_AGAIN
+from spark_jobs.stage_command import EXIT_TRY_AGAIN, add_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,14 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pass-over", action="append", default=[], metavar="CAUSE", help="may be given again"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="settings",
-        help="by broker.conf name",
-    )
+    add_settings(parser)
     parser.add_argument("--states", action="store_true", help="count the states of the dispatcher")
     parser.add_argument("--schedules", type=int, default=2_000_000, metavar="N", help="of each release")
     parser.add_argument("--first-seed", type=int, default=0, metavar="S")

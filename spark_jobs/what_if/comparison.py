@@ -216,14 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"may be given again: {', '.join(KNOWN_RULES)}, or any RELEASE-VARIANT (default: {RECORDED.name})",
     )
     parser.add_argument("--broker-version", metavar="VERSION", help="release for rules that name none")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="settings",
-        help="by broker.conf name",
-    )
+    stage_command.add_settings(parser)
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="simulations per rules")
     parser.add_argument(
         "--policy-text",
