@@ -104,7 +104,7 @@ PARAMS: Final = {
     "schedules": number(
         2_000_000,
         "Schedules of each release",
-        "Divided among the seeds; a processor plays some hundred thousand of Key_Shared a second, a thousand of others",
+        "Divided among the seeds; a processor plays some hundred thousand of Key_Shared a second, some thousand of others",
         "How much",
         least=1,
         most=10**10,
