@@ -35,8 +35,8 @@ from dispatch_core.hunt.written_log import TOPIC, WrittenLog, type_of
 #: The key that entries have: it makes no difference.
 KEYS: Final = ("key-0",)
 _MANY_PERMITS: Final = 10
-#: Steps that a Failover dispatcher does not have, or not yet: a reset disconnects the active consumer alone.
-_NOT_OF_FAILOVER: Final = (s_.REPLAY, s_.RETRY, s_.RESET)
+#: Steps that a Failover dispatcher does not have.
+_NOT_OF_FAILOVER: Final = (s_.REPLAY, s_.RETRY)
 #: Schedules that ``random`` plays at most.
 AT_ONCE: Final = 500
 
@@ -106,12 +106,16 @@ class FailoverPlayer(WrittenLog, Player):
         self._reads: list[_Read] = []
         self._holders: dict[int, int] = {}  # entry → number of the consumer that was sent it last
         self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
+        self._away: list[int] = []  # names that resets have disconnected: their clients connect again
         for step in schedule:
             if self.broken is None:
                 self._take(step)
 
     def settle(self) -> None:
-        """See ``Player.settle``."""
+        """See ``Player.settle``; the clients that resets have disconnected connect again."""
+        for name in self._away:
+            if name not in self._numbers:
+                self._join(name, _MANY_PERMITS)
         for _ in range(LAST_ROUNDS):
             for number in [*self._numbers.values()]:
                 for entry in self._pending_on(number):
@@ -145,6 +149,8 @@ class FailoverPlayer(WrittenLog, Player):
             self._store()
         elif kind in (s_.CLEAR, s_.SKIP):
             self._move(kind)
+        elif kind == s_.RESET:
+            self._reset()
         elif kind == s_.READ:
             self._complete_read()
         elif kind == s_.TIMER:
@@ -190,12 +196,12 @@ class FailoverPlayer(WrittenLog, Player):
         self._chosen(pick)
         self._grant(number, permits)
 
-    def _leave(self, name: int, number: int) -> None:
+    def _leave(self, name: int, number: int, *, by_reset: bool = False) -> None:
         del self._numbers[name]
         self._write("consumer_removed", number)
         for entry in self._pending_on(number):
             del self._holders[entry]
-        pick = self.core.leave(number)
+        pick = self.core.leave(number, by_reset=by_reset)
         if pick is not None:
             self._chosen(pick)
         elif self.core.pending:
@@ -212,6 +218,22 @@ class FailoverPlayer(WrittenLog, Player):
             target = self._stored - 1 if kind == s_.CLEAR else left[0]
             self._write_move("clear_backlog" if kind == s_.CLEAR else "skip", before, target)
             self.core.move_forward(target)
+
+    def _reset(self) -> None:
+        """Reset the cursor to the first entry: the active consumer is disconnected before, and the others stay.
+
+        Nobody else becomes active until a consumer joins or leaves; what is read until then goes to the one that is gone.
+        """
+        if not self._stored:
+            return
+        names = {number: name for name, number in self._numbers.items()}
+        active = self.core.active
+        if active in names:
+            self._away.append(names[active])
+            self._leave(names[active], active, by_reset=True)
+        self._write_move("reset_cursor", int(self.core.state.s[st_.MARK_DELETE]), -1)
+        self.core.reset(0)
+        self._parts.clear()
 
     def _chosen(self, pick: Pick) -> None:
         if not pick.changed:
@@ -316,6 +338,8 @@ class FailoverPlayer(WrittenLog, Player):
         number, _ = self.core.send(entries)
         sizes = [self.sizes[entry] for entry in entries]
         self._write("sent", number, positions=self._positions(entries), batch_sizes=sizes)
+        if number not in self._numbers.values():
+            return  # a reset has disconnected it, and nobody else is active
         for entry in entries:
             holder = self._holders.get(entry)
             if holder is not None and self.broken is None:

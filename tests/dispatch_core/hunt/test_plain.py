@@ -118,6 +118,28 @@ def test_a_skip_passes_the_first_entry_alone(kind: str, left: list[int]) -> None
     assert cleared.entries_left() == []
 
 
+def test_a_reset_of_failover_leaves_nobody_active_until_a_consumer_joins() -> None:
+    """AbstractDispatcherSingleActiveConsumer.disconnectActiveConsumers: while it disconnects, nobody is chosen."""
+    until_reset = steps(
+        *["an entry of key k1 is stored"] * 2,
+        "c1 joins with 10 permits",
+        "c2 joins with 10 permits",
+        "the broker's timer ends",
+        "the normal read completes",
+        "the cursor is reset to the first entry: all consumers that it disconnects are gone",
+    )
+    served = steps("the broker's timer ends", "the normal read completes")
+    rules = profile("4.2.4", "Failover")
+    alone = FailoverPlayer(rules, [*until_reset, *served])
+    sent = [line.fields["consumer"] for line in alone.lines if line.kind == "sent"]
+    assert sent == [1]  # before the reset
+    joined = FailoverPlayer(rules, [*until_reset, *steps("c3 joins with 10 permits"), *served])
+    sent = [line.fields["consumer"] for line in joined.lines if line.kind == "sent"]
+    assert sent == [1, 2]  # c2 is active now
+    alone.settle()
+    assert not alone.entries_left()  # the client of c1 has connected again
+
+
 def test_a_reset_while_a_replay_read_is_in_flight_sends_twice() -> None:
     """All consumers are gone, as in ``docs/zoo/10662-shared-read-twice.toml``; brokers 4.0.0 and 4.2.4 do the same."""
     hunter = PlainHunter(profile("4.2.4", "Shared"))

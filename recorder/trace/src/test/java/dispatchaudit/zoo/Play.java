@@ -1,6 +1,7 @@
 package dispatchaudit.zoo;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.MissingNode;
 import dispatchaudit.harness.StandaloneBroker;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
@@ -68,6 +69,8 @@ final class Play implements AutoCloseable {
     /** Messages that each consumer has received since it joined. */
     private final Map<String, Integer> receipts = new LinkedHashMap<>();
     private final Set<String> hanging = new LinkedHashSet<>();
+    /** Consumers of Failover that resets have disconnected: in the end they connect again. */
+    private final Set<String> away = new LinkedHashSet<>();
     private final Set<Integer> received = new LinkedHashSet<>();
     private final Set<Integer> acknowledged = new LinkedHashSet<>();
     private boolean skipped;
@@ -294,19 +297,20 @@ final class Play implements AutoCloseable {
     }
 
     /**
-     * Reset the cursor to the first entry. The clients of the consumers that the broker disconnects (all of them, but of Failover)
-     * would connect again after a while: they are closed before, in the broker's order.
+     * Reset the cursor to the first entry. The broker disconnects consumers: all, of Failover the active one. Their clients would
+     * connect again by themselves after a long time (Zoo), so they are closed then.
      */
     private boolean reset() throws Exception {
         if (ids.isEmpty()) {
             return false;
         }
-        List<String> names = dispatcher == null ? List.of() : dispatcher.getConsumers().stream()
-                .map(org.apache.pulsar.broker.service.Consumer::consumerName).toList();
-        for (String name : names) {
-            leave(name);
-        }
         admin.topics().resetCursor(topic, SUBSCRIPTION, ids.get(0));
+        List<String> connected = dispatcher == null ? List.of() : dispatcher.getConsumers().stream()
+                .map(org.apache.pulsar.broker.service.Consumer::consumerName).toList();
+        for (String name : consumers.keySet().stream().filter(name -> !connected.contains(name)).toList()) {
+            leave(name);
+            away.add(name);
+        }
         received.clear();
         acknowledged.clear();
         skipped = false;
@@ -466,6 +470,12 @@ final class Play implements AutoCloseable {
     /** Let clients acknowledge all and grant permits, and reads complete, until nothing moves. */
     private void settle() throws Exception {
         int quiet = 0;
+        for (String name : type == SubscriptionType.Failover ? away : Set.<String>of()) {
+            if (!consumers.containsKey(name)) {
+                join(name, MANY_PERMITS, 0, MissingNode.getInstance());
+                Thread.sleep(FAILOVER_MS);
+            }
+        }
         while (quiet < LAST_ROUNDS && broken == null) {
             boolean moved = receive();
             for (String name : consumers.keySet()) {

@@ -8,6 +8,7 @@ import dispatchaudit.harness.StandaloneBroker;
 import java.io.PrintStream;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.PulsarVersion;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.PulsarClient;
@@ -34,7 +35,8 @@ final class Zoo {
         JsonNode schedules = JSON.readTree(Path.of(words[1]).toFile());
         StandaloneBroker broker = StandaloneBroker.fresh(Path.of(words[0]).toAbsolutePath(), SETTINGS);
         try (PulsarAdmin admin = PulsarAdmin.builder().serviceHttpUrl(broker.webUrl()).build();
-             PulsarClient client = PulsarClient.builder().serviceUrl(broker.url()).build()) {
+             PulsarClient client = PulsarClient.builder().serviceUrl(broker.url())
+                     .startingBackoffInterval(1, TimeUnit.HOURS).maxBackoffInterval(1, TimeUnit.HOURS).build()) {
             int number = 0;
             for (JsonNode schedule : schedules) {
                 ObjectNode answer = JSON.createObjectNode();
