@@ -23,7 +23,7 @@ from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.state import I8, I64, State
 from dispatch_core.errors import UnsupportedRuleError
-from dispatch_core.hunt import broker_steps, causes, distinct, promises
+from dispatch_core.hunt import broker_steps, causes, distinct, promises, situations
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt import world as w_
 from dispatch_core.hunt.broker_steps import ASKS_SELECTOR, BROKEN, IMPOSSIBLE, settle, take
@@ -121,12 +121,15 @@ def play_random(
     steps: I64,
     report: I64,
     sketch: I8,
+    beginnings: I64,
+    led_to: I64,
 ) -> int:
     """Play random schedules until one breaks a promise, the selector is asked, or ``report[CHUNK]`` are played.
 
     The numbers of the last schedule are in ``steps``, its length in ``report[FOUND]``. ``report[WANTED]`` has a bit for each
     promise that is searched for; schedules that break others are passed over. ``sketch``: see ``distinct``, empty if states
-    are not counted.
+    are not counted. ``beginnings``: see ``situations``; every other schedule begins as one of them. ``led_to``: room
+    for the situations of a schedule.
     """
     names = len(world.slot_of_name)
     for _ in range(report[CHUNK]):
@@ -135,6 +138,15 @@ def play_random(
         length = SHORTEST + next_random(report) % (LONGEST - SHORTEST + 1)
         came_to = 0
         taken = 0
+        known_to = 0
+        if beginnings[0] > 0 and report[PLAYED] % 2 == 1:
+            begun = situations.begin_with(beginnings, next_random(report), steps)
+            length = min(length, LONGEST - begun)
+            while taken < begun and came_to not in (BROKEN, ASKS_SELECTOR):
+                came_to = take(st, world, owners, steps[taken])
+                led_to[taken] = situations.situation(st, world)
+                taken += 1
+            known_to = taken
         for _ in range(length):
             number = choices[next_random(report) % len(choices)]
             came_to = take(st, world, owners, number)
@@ -146,11 +158,14 @@ def play_random(
                 distinct.note(words, matters, sketch)
             if came_to in (BROKEN, ASKS_SELECTOR):
                 break
+            led_to[taken - 1] = situations.situation(st, world)
+            known_to = taken
         if came_to not in (BROKEN, ASKS_SELECTOR):
             came_to = settle(st, world, names)
         if came_to == ASKS_SELECTOR:
             report[RANDOM] = seed
             return came_to
+        situations.keep(steps, led_to, known_to, beginnings)
         report[PLAYED] += 1
         report[STEPS] += taken
         if came_to == BROKEN and (report[WANTED] >> world.w[w_.BROKEN]) & 1 == 1:
@@ -290,6 +305,8 @@ class Hunter(AnyHunter):
         self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
         self._at_once = at_once
         self._sketch = distinct.new_sketch(0) if sketch is None else sketch
+        self._beginnings = situations.no_beginnings()
+        self._led_to = np.zeros(LONGEST + 1, np.int64)
         self.report[RANDOM] = np.int64(seed * 2_654_435_761 + 1)
 
     @property
@@ -324,6 +341,8 @@ class Hunter(AnyHunter):
                         self._steps,
                         self.report,
                         self._sketch,
+                        self._beginnings,
+                        self._led_to,
                     )
                 if came_to == ASKS_SELECTOR:
                     self._ask()

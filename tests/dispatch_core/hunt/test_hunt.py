@@ -230,7 +230,10 @@ def test_a_consumer_that_hangs_starves_others_of_the_read_position_and_not_under
     assert find is not None
     assert len(find.steps) <= 6
     for seed in range(3):
-        hunter = Hunter(profile("4.2.4"), KEYS, seed=seed, wanted=["starved"], groups=["hangs"])
+        known = ["rewind_waits", "normal_read_waits"]  # holes of 4.2.4
+        hunter = Hunter(
+            profile("4.2.4"), KEYS, seed=seed, wanted=["starved"], groups=["hangs"], pass_over=known
+        )
         assert [hunter.random() for _ in range(3)] == [None] * 3
 
 
