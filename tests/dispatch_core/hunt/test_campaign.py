@@ -165,7 +165,7 @@ def test_releases_are_compared_by_cause(stuck: Campaign, played: dict[str, Hunt]
     assert len(draining["steps"]) == 7
     assert "never comes" in draining["outcome"]
     rewinds = by_verdict["stuck.rewind_waits"]["releases"]
-    assert rewinds["4.0.0"]["known"]["exhibit"] == "10662-rewind-waits-no-read"
+    assert rewinds["4.0.0"]["known"]["exhibit"] == "10662-rewind-without-read"
     assert rewinds["4.2.4"]["known"]["exhibit"] == "10662-rewind-waits"
     assert new_finds(result) == []
 
