@@ -105,7 +105,7 @@ def hunted(name: str, interpreted_s: float, compiled_s: float, seed: int = 0) ->
         shutil.copytree(_ROOT / "dispatch_core", copy / "dispatch_core")
         for switch in () if name == NONE else MUTANTS[name].switches:
             if isinstance(switch, Edit):
-                _edit(switch, copy / "dispatch_core")
+                edit_source(switch, copy / "dispatch_core")
         cache = {"NUMBA_CACHE_DIR": str(copy / "cache"), "PYTHONPATH": f"{copy}{os.pathsep}{_ROOT}"}
         later = _first(["--here", "compiled", *arguments], copy, cache)
     return Result(name, later, answer.seconds + later.seconds, answer.schedules + later.schedules)
@@ -130,7 +130,7 @@ def _first(arguments: list[str], folder: Path, environment: Mapping[str, str]) -
     return answer
 
 
-def _edit(edit: Edit, package: Path) -> None:
+def edit_source(edit: Edit, package: Path) -> None:
     """Change a rule in the source of a copy of the package."""
     path = package / "broker" / f"{edit.module.replace('.', '/')}.py"
     source = path.read_text(encoding="utf-8")

@@ -97,8 +97,8 @@ MUTANTS: Final[dict[str, WrongRule]] = {
     ),
     "parked_permits_are_lost": edit(
         "permits that were parked while the consumer was blocked are dropped",
-        "permits:unblock",
-        "st.permits[slot] += st.parked_permits[slot]",
+        "permits:count_parked",
+        "st.permits[slot] += parked",
         "pass",
     ),
     "acks_do_not_unblock": edit(

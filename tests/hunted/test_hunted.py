@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.hunted.__main__ import hunted
+from tests.hunted.__main__ import edit_source, hunted
 from tests.hunted.campaigns import NONE
 from tests.hunted.mutants import MUTANTS
+from tests.wrong_rules.switch import Edit
+
+CORE = Path(__file__).resolve().parents[2] / "dispatch_core"
 
 
 def test_there_are_thirty_and_each_is_a_rule_of_its_own() -> None:
     assert len(MUTANTS) == 30
     assert len({rule.switches for rule in MUTANTS.values()}) == 30
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_rule_that_a_mutant_changes_is_there(name: str, tmp_path: Path) -> None:
+    for edit in MUTANTS[name].switches:
+        if isinstance(edit, Edit):
+            file = f"broker/{edit.module.replace('.', '/')}.py"
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(CORE / file, tmp_path / file)
+            edit_source(edit, tmp_path)
+            assert (tmp_path / file).read_text() != (CORE / file).read_text()
 
 
 @pytest.mark.parametrize(
