@@ -57,6 +57,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "dispatch_core.cli.advise",
         "advise the smallest change that would have prevented the order violations of a log",
     ),
+    "upgrade-risk": (
+        "dispatch_core.cli.upgrade_risk",
+        "compare two releases over many recorded subscriptions: what gets worse, what gets better",
+    ),
     "ranges": (
         "dispatch_core.cli.ranges",
         "show the hash ranges that the clients of a STICKY subscription announce, and what another node moves",

@@ -110,6 +110,7 @@ class Measures:
         duplicates: entries sent after their ack was applied.
         redelivered: entries sent again for an allowed cause, overtaken redeliveries included.
         never_sent: entries never sent, counted from the first that the subscription got.
+        stuck_keys: keys of which the log proves that entries wait although nothing legal holds them back.
         wait_ms: from publishing (by the producer's clock) to the first delivery; ``key_wait_ms_max``: the longest wait of
             each key.
         blocked_message_s: message-seconds that rules held back; ``needless_message_s``: those while no consumer had an entry
@@ -134,6 +135,7 @@ class Measures:
     duplicates: int = 0
     redelivered: int = 0
     never_sent: int = 0
+    stuck_keys: int = 0
     wait_ms: Spread = field(default_factory=Spread)
     key_wait_ms_max: Spread = field(default_factory=Spread)
     blocked_message_s: float = 0.0
@@ -199,6 +201,7 @@ class Measures:
             "key_changes": self.affinity.as_json(),
             "throughput_per_s": self.throughput_per_s,
             "never_sent": self.never_sent,
+            "stuck_keys": self.stuck_keys,
         }
 
 
@@ -239,6 +242,7 @@ def measures(
         duplicates=counts["duplicate_after_ack"],
         redelivered=counts["redelivered"] + counts["overtaken_redelivery"],
         never_sent=_never_sent(log, begin),
+        stuck_keys=_stuck_keys(audit.anomalies),
         wait_ms=waits.spread(),
         key_wait_ms_max=key_waits.spread(),
         blocked_message_s=_seconds(audit.blocked, "message_ms"),
@@ -265,7 +269,7 @@ def measures(
 _ADDED: Final = (
     *("topics", "entries", "messages", "out_of_order", "split_key", "handed_over"),
     *("order_uncertain", "keys_out_of_order"),
-    *("double_outstanding", "duplicates", "redelivered", "never_sent"),
+    *("double_outstanding", "duplicates", "redelivered", "never_sent", "stuck_keys"),
 )
 _SECONDS: Final = ("blocked_message_s", "needless_message_s")
 _BY_NAME: Final = ("messages_of", "keys_of", "fair_of", "active_topics")
@@ -331,6 +335,17 @@ def _findings(anomalies: pa.Table) -> tuple[Counter[str], int, int]:
             keys.add((key, key_b64))
         counts[kind] += 1
     return counts, len(keys), unproven
+
+
+def _stuck_keys(anomalies: pa.Table) -> int:
+    columns = (anomalies[name].to_pylist() for name in ("kind", "uncertain", "key", "key_b64", "hash"))
+    return len(
+        {
+            (key, key_b64, sticky_hash)
+            for kind, uncertain, key, key_b64, sticky_hash in zip(*columns, strict=True)
+            if kind == "stuck_key" and not uncertain
+        }
+    )
 
 
 def _waits(first: pa.Table) -> tuple[Waits, Waits]:
