@@ -543,7 +543,9 @@ _MEASURES: Final = closed(
         ),
         "throughput_per_s": maybe(NUMBER),
         "never_sent": COUNT,
-        "stuck_keys": means(COUNT, "keys of which the log proves that entries wait although nothing legal holds them back"),
+        "stuck_keys": means(
+            COUNT, "keys of which the log proves that entries wait although nothing legal holds them back"
+        ),
     }
 )
 _WHAT_IF: Final = (

@@ -44,9 +44,9 @@ _MOST_SHOWN: Final = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of ``upgrade-risk``."""
     parser.description = (
-        "Compare release A (the recorded one) with release B (--broker-version) for all recorded subscriptions: order violations "
-        "introduced and prevented, stuck keys, waits, balance, moves, the worst first. --set changes settings of B. Exit codes: 0 "
-        "nothing gets worse, 1 something does, 2 something could not be judged, and nothing gets worse."
+        "Compare release A (the recorded one) with release B (--broker-version) for all recorded subscriptions: order "
+        "violations introduced and prevented, stuck keys, waits, balance, moves, the worst first. --set: settings of B. "
+        "Exit codes: 0 nothing gets worse, 1 something does, 2 nothing does, but something could not be judged."
     )
     add_recording_arguments(parser, ": one object per dispatcher, the worst first, then one with the counts")
     add_dispatcher_arguments(parser)
@@ -70,7 +70,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare; returns 0 if nothing gets worse, 1 if something does, else 2 if something could not be judged."""
     from dispatch_core.what_if.compare import OrderLimits
-    from dispatch_core.what_if.upgrade_risk import NOT_JUDGED, WORSE, Risk, counts, risks_of, summary, upgrade, worst_first
+    from dispatch_core.what_if.upgrade_risk import (
+        NOT_JUDGED,
+        WORSE,
+        Risk,
+        counts,
+        risks_of,
+        summary,
+        upgrade,
+        worst_first,
+    )
 
     if not 1 <= options.seeds <= _MOST_SEEDS:
         print(f"--seeds {options.seeds}: give a number from 1 to {_MOST_SEEDS}", file=sys.stderr)

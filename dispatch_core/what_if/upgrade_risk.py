@@ -4,8 +4,8 @@ Each dispatcher is predicted under B, and under A if A is not the recorded relea
 reduced to a ``Risk`` with one of the ``OUTCOMES``:
 
 * Order violations are compared by the verdicts on both sides, as the policy tolerates them.
-* Entries left unsent, stuck keys and waits are compared with all simulations under A and with the recording: B is worse only if
-  each of its simulations is worse than all of these. So what the end of a log cuts off, or an unlucky delay, is no risk.
+* Entries left unsent, stuck keys and waits are compared with all simulations under A and with the recording: B is worse only
+  if each of its simulations is worse than all of these. So what the end of a log cuts off, or an unlucky delay, is no risk.
 * Nothing is ``SAME`` that has order violations, stuck keys or entries that nobody was sent: it is ``NOT_BETTER``.
 """
 
@@ -283,7 +283,7 @@ def _longer(before: Measures | None, after: Measures | None) -> float:
 
 
 def _not_judged(before: Row | None, after: Row) -> tuple[str, ...]:
-    """List what could not be judged and why: no prediction, nothing delivered, no control, no recordings to measure it by."""
+    """List what could not be judged and why: no prediction, no control, no recordings to measure it by."""
     found = []
     for row in (after,) if before is None else (before, after):
         if row.problem is not None:
@@ -292,7 +292,9 @@ def _not_judged(before: Row | None, after: Row) -> tuple[str, ...]:
         if row.simulated is None or not row.simulated.entries:
             found.append("nothing was delivered in the time that is measured")
         if row.judged is None:
-            found.append("the recorded rules could not be simulated, so nothing shows how good the simulation is")
+            found.append(
+                "the recorded rules could not be simulated, so nothing shows how good the simulation is"
+            )
         if row.not_measured is not None:
             found.append(f"its probability is not measured: {row.not_measured}")
         if row.recorded is not None and row.recorded.order_uncertain:

@@ -1,7 +1,7 @@
 """Write the comparison of two releases as one HTML page that needs no network. Pure: JSON values in, text out.
 
-The counts come first, then the worst subscriptions; all others are in closed parts, one for each outcome. The search opens what
-it finds, and is hidden where scripts do not run. What could not be judged is listed once, and rows refer to it by number.
+The counts come first, then the worst subscriptions; all others are in closed parts, one for each outcome. The search opens
+what it finds, and is hidden where scripts do not run. What could not be judged is listed once; rows refer to it by number.
 
 Names come from logs and may be hostile: they are escaped (``report.markup``).
 """
@@ -16,10 +16,10 @@ from typing import Any, Final
 from dispatch_core.report.markup import MAX_SENTENCE, digest, head, text
 from dispatch_core.what_if.upgrade_risk import (
     INTRODUCES,
+    NOT_BETTER,
     NOT_JUDGED,
     OUTCOMES,
     PREVENTS,
-    NOT_BETTER,
     SAME,
     SLOWER,
     STRANDS,
@@ -40,18 +40,18 @@ _MEANING: Final = {
     INTRODUCES: "A has no more order violations than are tolerated, B has",
     STRANDS: "every simulation of B leaves more entries unsent, or more keys stuck, than A ever does",
     NOT_JUDGED: "nothing could be predicted; the reason is in the row",
-    SLOWER: "in every simulation of B the wait of 99 of 100 messages is longer than under A, by more than a quarter and 20 ms",
+    SLOWER: "in every simulation of B 99 of 100 messages wait longer than under A, by more than a quarter and 20 ms",
     NOT_BETTER: "order violations, stuck keys or unsent entries under B, not surely more than under A",
     SAME: "no order violations, no stuck keys, nothing unsent",
     PREVENTS: "A has order violations that B has not",
 }
 _LEGEND: Final = (
-    "Pairs are A → B, and one figure stands for two equal ones. n of 100: of so many such predictions come true, as measured on "
-    "client scripts that were recorded under several rules.",
-    "Stuck keys: the log proves that their entries wait although nothing legal holds them back. Unsent: nobody got them by the "
-    "end of the log. Share: the load of the most loaded consumer, in multiples of its share of the hash space.",
-    "Moving keys: keys that go to another consumer than before when consumers join and leave. Moved: entries that go first to "
-    "another consumer than was recorded.",
+    "Pairs are A → B, and one figure stands for two equal ones. n of 100: of so many such predictions come true, as "
+    "measured on client scripts that were recorded under several rules.",
+    "Stuck keys: the log proves that their entries wait although nothing legal holds them back. Unsent: nobody got them by "
+    "the end of the log. Share: the load of the most loaded consumer, in multiples of its share of the hash space.",
+    "Moving keys: keys that go to another consumer than before when consumers join and leave. Moved: entries that go first "
+    "to another consumer than was recorded.",
 )
 
 
@@ -93,6 +93,21 @@ def risk_page(
     )
 
 
+def front_page(asked: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], page: str) -> str:
+    """Make a page without scripts that has the counts and leads to the file ``page``."""
+    before, after = asked["called"]
+    return "\n".join(
+        [
+            *head(f"Upgrade risk: {before} to {after}", ["'none'"]),
+            f'<body><header class="top"><h1>Upgrade risk <small>A: {text(before)} → B: {text(after)}</small></h1>',
+            "</header><main>",
+            *_counts(rows),
+            f'<section><p><a href="{text(page)}">All subscriptions, the worst first</a></p></section>',
+            "</main></body></html>\n",
+        ]
+    )
+
+
 def _reasons(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Number what could not be judged, the most frequent first."""
     found = Counter(reason for row in rows for reason in row["not_judged"])
@@ -130,9 +145,7 @@ def _worst(
         yield f'<p class="caption">{left:,} more are below, by outcome.</p>'
 
 
-def _closed(
-    outcome: str, rest: Sequence[Mapping[str, Any]], reasons: Mapping[str, int]
-) -> Iterator[str]:
+def _closed(outcome: str, rest: Sequence[Mapping[str, Any]], reasons: Mapping[str, int]) -> Iterator[str]:
     some = [row for row in rest if row["outcome"] == outcome]
     if not some:
         return
@@ -141,9 +154,7 @@ def _closed(
     yield "</details></section>"
 
 
-def _table(
-    rows: Iterable[Mapping[str, Any]], reasons: Mapping[str, int], label: str
-) -> Iterator[str]:
+def _table(rows: Iterable[Mapping[str, Any]], reasons: Mapping[str, int], label: str) -> Iterator[str]:
     yield f'<table class="stacks" role="table" aria-label="{text(label)}"><thead role="rowgroup"><tr role="row">'
     yield '<th role="columnheader" scope="col">outcome of B</th><th role="columnheader" scope="col">topic, subscription</th>'
     for _, name, _ in FIGURES:

@@ -27,7 +27,9 @@ def for_people(rows: Sequence[Mapping[str, Any]], counts: str, *, most: int) -> 
     for row in telling[:most]:
         incarnation = f"  incarnation {row['incarnation']}" if row["incarnation"] else ""
         sure = "" if row["probability"] is None else f" ({row['probability'] * 100:.0f} of 100)"
-        lines.append(f"{row['outcome']}{sure}: {shown(row['topic'])}  {shown(row['subscription'])}{incarnation}")
+        lines.append(
+            f"{row['outcome']}{sure}: {shown(row['topic'])}  {shown(row['subscription'])}{incarnation}"
+        )
         if figures := figures_of(row):
             lines.append(f"  {figures}")
         lines += [f"  not judged: {printable(reason)}" for reason in row["not_judged"]]

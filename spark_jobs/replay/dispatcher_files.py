@@ -39,7 +39,12 @@ _NO_FILES: Final[dict[str, Any]] = {
 
 
 def dispatchers(
-    spark: SparkSession, warehouse: Place, span: Interval, earlier: EarlierSnapshots | None = None
+    spark: SparkSession,
+    warehouse: Place,
+    span: Interval,
+    earlier: EarlierSnapshots | None = None,
+    *,
+    since: datetime | None = None,
 ) -> list[dict[str, Any]]:
     """The dispatchers of the interval with the files of their log, those of one file beside each other.
 
@@ -51,7 +56,10 @@ def dispatchers(
     With ``earlier`` those that have a snapshot there come with the files behind it alone, and with it (``snapshot_file``).
     Dispatchers of ``earlier`` that do not belong to the interval come, too: ``idle``, with ``snapshot_file`` and
     ``snapshot_end_us`` of the snapshot that they keep, if they have one.
+
+    ``since``: also those of earlier intervals that start at this time or later.
     """
+    since = span.start if since is None else since
     files = [
         (name, path, start)
         for name in ("consumer_events", "messages")
@@ -62,7 +70,7 @@ def dispatchers(
     saved = {} if earlier is None else earlier.saved
     end = _BEGINNING if earlier is None else earlier.end
     look = _Look()
-    look.at(spark, [file for file in files if file[2] >= end] + ahead, span)
+    look.at(spark, [file for file in files if file[2] >= end] + ahead, since, span)
     known = {group for group in look.files if len(group) == len(schema.DISPATCHER_KEY)} | set(saved)
     here = {group for group in known if group in look.here or group[:2] in look.here}
     # Of dispatchers without a snapshot, or of which rows came late, files before the newest snapshots are needed, too.
@@ -70,7 +78,7 @@ def dispatchers(
     if begins:
         first = min(begins.values())
         before = _Look()
-        before.at(spark, [file for file in files if first <= file[2] < end], span)
+        before.at(spark, [file for file in files if first <= file[2] < end], since, span)
         look.join(before, begins.keys() | {group[:2] for group in begins})
     found = [look.row(group, saved.get(group)) for group in here]
     found.sort(key=lambda row: (row["event_files"], *(row[name] for name in schema.DISPATCHER_KEY)))
@@ -103,9 +111,11 @@ class _Look:
         self.here: set[Group] = set()
         self._starts: dict[str, datetime] = {}
 
-    def at(self, spark: SparkSession, files: Sequence[tuple[str, str, datetime]], span: Interval) -> None:
+    def at(
+        self, spark: SparkSession, files: Sequence[tuple[str, str, datetime]], since: datetime, span: Interval
+    ) -> None:
         """Look into files: table, path and start of the interval."""
-        asked = [(name, path, start == span.start) for name, path, start in files]
+        asked = [(name, path, since <= start <= span.start) for name, path, start in files]
         self._starts |= {path: start for _name, path, start in files}
         context = spark.sparkContext
         tasks = max(1, min(len(asked), context.defaultParallelism * _TASKS_PER_CORE))

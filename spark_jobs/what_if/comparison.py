@@ -146,7 +146,7 @@ def compare(
     """
     began = datetime.now(UTC)
     _check_interval(warehouse, span)
-    there = dispatchers(spark, warehouse, span)
+    there = [row for row in dispatchers(spark, warehouse, span) if not row["idle"]]
     found = [dispatcher for dispatcher in there if wanted.wants(dispatcher)]
     if not found:
         names = sorted({f"{dispatcher['topic']} / {dispatcher['subscription']}" for dispatcher in there})

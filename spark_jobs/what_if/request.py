@@ -6,7 +6,7 @@ Turns the texts of a form or a command line into a ``Request``. Uses neither Spa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -56,6 +56,20 @@ class Request:
     topics: str = "*"
     subscriptions: str = "*"
     seeds: int = SEEDS
+
+    @classmethod
+    def checked(cls, topics: str, subscriptions: str, seeds: int) -> Request:
+        """Make a request for the recorded rules. Raises ``RequestError`` for an empty pattern or a number out of range."""
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise RequestError(
+                f"{seeds} simulations per rules: give a number from 1 to {MOST_SEEDS}; nothing was simulated"
+            )
+        for name, pattern in (("topics", topics), ("subscriptions", subscriptions)):
+            if not pattern.strip():
+                raise RequestError(
+                    f"the pattern of {name} is empty and matches none; * matches all. Nothing was simulated"
+                )
+        return cls(topics=topics.strip(), subscriptions=subscriptions.strip(), seeds=seeds)
 
     def wants(self, dispatcher: Mapping[str, Any]) -> bool:
         """True if the patterns match this topic and subscription."""
@@ -115,16 +129,8 @@ def request(
     )
     if own and RECORDED not in found:
         found = [RECORDED, *found]
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise RequestError(
-            f"{seeds} simulations per rules: give a number from 1 to {MOST_SEEDS}; nothing was simulated"
-        )
-    for name, pattern in (("topics", topics), ("subscriptions", subscriptions)):
-        if not pattern.strip():
-            raise RequestError(
-                f"the pattern of {name} is empty and matches none; * matches all. Nothing was simulated"
-            )
-    return Request(tuple(found), matrix, version, given, topics.strip(), subscriptions.strip(), seeds)
+    asked = Request.checked(topics, subscriptions, seeds)
+    return replace(asked, rules=tuple(found), matrix=matrix, broker_version=version, given=given)
 
 
 def assignments_of(text: str | None) -> list[str]:

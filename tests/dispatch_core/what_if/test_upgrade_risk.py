@@ -16,10 +16,10 @@ from dispatch_core.what_if.compare import OrderLimits
 from dispatch_core.what_if.measure import Measures
 from dispatch_core.what_if.upgrade_risk import (
     INTRODUCES,
+    NOT_BETTER,
     NOT_JUDGED,
     OUTCOMES,
     PREVENTS,
-    NOT_BETTER,
     SAME,
     SLOWER,
     STRANDS,
@@ -126,13 +126,15 @@ def rows() -> list[dict[str, Any]]:
     return [found.as_json() for found in home(2000)]
 
 
-def test_a_page_of_2000_subscriptions_begins_with_the_counts_and_the_worst(rows: list[dict[str, Any]]) -> None:
+def test_a_page_of_2000_subscriptions_begins_with_the_counts_and_the_worst(
+    rows: list[dict[str, Any]],
+) -> None:
     assert [OUTCOMES.index(row["outcome"]) for row in rows] == sorted(
         OUTCOMES.index(row["outcome"]) for row in rows
     )
     page = risk_page(ASKED.as_json(), rows, {"intervals": "2026-11-21 to 2026-11-23"})
     assert len(page) < 2_500_000
-    assert page.count("<tr role=\"row\"><td role=\"cell\"><span") == 2000
+    assert page.count('<tr role="row"><td role="cell"><span') == 2000
     assert "2,000 subscriptions: worse 150, not judged 50, better 50" in page
     first, _, rest = page.partition("<details>")
     assert first.count(f">{INTRODUCES}</span><div") == WORST_SHOWN

@@ -74,7 +74,9 @@ def home(subscriptions: int) -> list[Risk]:
             stuck_keys=3 if kind == 5 else 0,
         )
         if kind == 2:
-            row = predicted(None, [], problem="Shared subscriptions are not simulated, only Key_Shared", **names)
+            row = predicted(
+                None, [], problem="Shared subscriptions are not simulated, only Key_Shared", **names
+            )
         else:
             row = predicted(before, [after] * 5, not_measured=UNMEASURED, **names)
         found.append(risk([row]))
