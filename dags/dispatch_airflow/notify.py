@@ -10,7 +10,7 @@ Nothing is sent twice, except when a process is killed between sending and recor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ from dispatch_airflow.outbox_delivery import (
 
 if TYPE_CHECKING:
     from dispatch_expectations.alert_message import Alert
+    from dispatch_expectations.alert_routes import AlertRules
 
 #: Time to wait for another run that is sending, for a message about a run, which any later run sends as well.
 _NOTICE_TIMEOUT_S: Final = 60.0
@@ -61,21 +62,33 @@ def alert(
     return delivery.conclude() | _counts(delivery.alerts)
 
 
-def send_notice(subject: str, body: str, key: str, now: datetime | None = None) -> None:
-    """Send a message without findings, such as one about a late run, to the channels of operational messages, once.
+def send_notice(
+    subject: str,
+    body: str,
+    key: str,
+    now: datetime | None = None,
+    *,
+    to: Callable[[AlertRules], Sequence[str]] | None = None,
+) -> tuple[str, ...]:
+    """Send a message without findings, such as one about a late run, once; return the channels that it is for.
 
-    ``key``: its idempotency key. What cannot be sent waits in the outbox. If the home cannot be reached, which may be what
-    the message is about, it is sent without the outbox, and ``StepError`` names what was not sent.
+    ``key``: its idempotency key. ``to``: gives the channels that the policy names for it; by default those of operational
+    messages: somebody is to read these, so that it is logged if there are none. What cannot be sent waits in the outbox. If
+    the home cannot be reached, which may be what the message is about, it is sent without the outbox, and ``StepError`` names
+    what was not sent.
     """
     from dispatch_expectations.alert_outbox import NOTICE, Entry
 
     rules, doubt = read_rules()
     body += doubt
     now = _now(now)
-    targets = [target for target in targets_of(rules) if target.channel.name in rules.of_operations()]
+    wanted = rules.of_operations() if to is None else to(rules)
+    targets = [target for target in targets_of(rules) if target.channel.name in wanted]
+    names = tuple(target.channel.name for target in targets)
     if not targets:
-        progress.warning("alerts: no channel takes operational messages; not sent: %s", subject)
-        return
+        if to is None:
+            progress.warning("alerts: no channel takes operational messages; not sent: %s", subject)
+        return names
     try:
         home = Home.current()
         outbox_of(home).put(
@@ -91,6 +104,7 @@ def send_notice(subject: str, body: str, key: str, now: datetime | None = None) 
         deliver(home, now, turn_timeout_s=_NOTICE_TIMEOUT_S)
     except BusyError:
         progress.warning("alerts: another run is sending; it or the next one sends %r", subject)
+    return names
 
 
 def _send_directly(targets: list[Target], subject: str, body: str, key: str) -> list[str]:

@@ -115,6 +115,16 @@ def what_if(arguments: Sequence[str], home: Home) -> dict[str, Any]:
     return _stage("what_if", [*_warehouse(home), *policy, *arguments], spark=True, name="what-if")
 
 
+def upgrade_risk(arguments: Sequence[str], home: Home) -> dict[str, Any]:
+    """Compare two releases; ``arguments`` are those of ``spark_jobs.what_if.upgrade_risk``."""
+    from dispatch_expectations.policy import current_text
+
+    policy = ["--policy-text", current_text()]
+    return _stage(
+        "what_if.upgrade_risk", [*_warehouse(home), *policy, *arguments], spark=True, name="upgrade-risk"
+    )
+
+
 def hunt(arguments: Sequence[str]) -> dict[str, Any]:
     """Hunt releases and compare them; ``arguments`` are those of ``spark_jobs.hunt``."""
     return _stage("hunt", arguments, spark=True)

@@ -26,12 +26,6 @@ def check(params: Mapping[str, Any]) -> dict[str, Any]:
             "for example 2026-11-21T00:00:00Z."
         )
     span = interval(start)
-    namespace = str(params.get("namespace") or "").strip().strip("/")
-    if namespace and not is_namespace(namespace):
-        raise ParameterError(
-            f"namespace is {namespace[:80]!r}; nothing was simulated. Give the folder of a source in the home, such as "
-            "sources/orders, or nothing for the scheduled source."
-        )
     assignments = assignments_of(params.get("settings"))
     wanted = request(
         list(params.get("rules") or ()),
@@ -51,10 +45,21 @@ def check(params: Mapping[str, Any]) -> dict[str, Any]:
     progress.info("what-if: %s, rules %s", span.start.isoformat(), ", ".join(asked["rules"]))
     return {
         "interval_start": span.start.isoformat(),
-        "namespace": namespace,
+        "namespace": namespace_given(params),
         "asked": asked,
         "arguments": arguments,
     }
+
+
+def namespace_given(params: Mapping[str, Any]) -> str:
+    """Return the folder of a source in the home that a form names. Raises ``ParameterError`` for a text that is none."""
+    namespace = str(params.get("namespace") or "").strip().strip("/")
+    if namespace and not is_namespace(namespace):
+        raise ParameterError(
+            f"namespace is {namespace[:80]!r}; nothing was simulated. Give the folder of a source in the home, such as "
+            "sources/orders, or nothing for the scheduled source."
+        )
+    return namespace
 
 
 def compare(checked: Mapping[str, Any], home: Home, run_id: str) -> dict[str, Any]:

@@ -59,11 +59,16 @@ DEFAULT_CHANNELS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AlertRules:
-    """Channels, routes in the order in which they are tried, and the channels of operational messages (None = all)."""
+    """Channels, and routes in the order in which they are tried.
+
+    ``operations``: the channels of operational messages (None = all). ``upgrade_risk``: those that are told of releases
+    under which something gets worse.
+    """
 
     channels: tuple[Channel, ...] = DEFAULT_CHANNELS
     routes: tuple[Route, ...] = ()
     operations: tuple[str, ...] | None = None
+    upgrade_risk: tuple[str, ...] = ()
 
     def takes(self, channel: str, topic: str, subscription: str) -> bool:
         """True if new findings of this subscription go to a channel: by the first route that matches, else to all."""

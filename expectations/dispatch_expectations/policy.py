@@ -40,7 +40,7 @@ from dispatch_expectations.alert_routes import (
 _CONNECTION: Final = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
 #: The channel that every alert is kept by; ``*`` and an empty name cannot be written.
 FILE_CHANNEL: Final = "file"
-_ALERT_KEYS: Final = ("channels", "routes", "operations", "digest_above")
+_ALERT_KEYS: Final = ("channels", "routes", "operations", "upgrade_risk", "digest_above")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,10 @@ class _Reader(PolicyReader):
         operations = None
         if "operations" in top:
             operations = self._names(top["operations"], "alerts.operations", names)
-        return AlertRules(channels, routes, operations)
+        risks: tuple[str, ...] = ()
+        if "upgrade_risk" in top:
+            risks = self._names(top["upgrade_risk"], "alerts.upgrade_risk", names)
+        return AlertRules(channels, routes, operations, risks)
 
     def _channels(self, node: yaml.Node, digest_above: int | None) -> tuple[Channel, ...]:
         if not isinstance(node, yaml.MappingNode) or not node.value:

@@ -30,6 +30,7 @@ NAMES = (
     "dispatch_audit_watch",
     "dispatch_hunt",
     "dispatch_what_if",
+    "upgrade_risk",
 )
 
 # What Airflow itself imports is its own affair: the time and the modules counted are those of one DAG file.
@@ -180,6 +181,7 @@ def test_schedule_gives_real_data_intervals_one_run_at_a_time(dag):
 def test_what_if_and_hunts_are_started_by_hand_only_and_maintenance_weekly():
     assert made("dispatch_what_if").schedule is None
     assert made("dispatch_hunt").schedule is None
+    assert made("upgrade_risk").schedule is None
     maintenance = made("dispatch_audit_maintenance")
     assert maintenance.catchup is False
     assert maintenance.timetable.expression == "0 3 * * 0"
@@ -233,6 +235,12 @@ def test_every_parameter_is_typed_titled_described_and_in_a_section(name):
         ("dispatch_what_if", "seeds", 0),
         ("dispatch_what_if", "namespace", 7),
         ("dispatch_what_if", "subscriptions", ""),
+        ("upgrade_risk", "interval_start", None),
+        ("upgrade_risk", "interval_end", "tomorrow"),
+        ("upgrade_risk", "broker_version", None),
+        ("upgrade_risk", "against", "newest"),
+        ("upgrade_risk", "seeds", 0),
+        ("upgrade_risk", "most_events", 0),
         ("dispatch_hunt", "releases", []),
         ("dispatch_hunt", "releases", ["newest"]),
         ("dispatch_hunt", "subscription_type", "Exclusive"),
@@ -291,6 +299,17 @@ def test_every_release_that_the_form_of_a_hunt_offers_is_known():
     param.resolve(list(RELEASES))
     assert set(RELEASES) <= set(KNOWN)
     assert KNOWN[-1] in RELEASES, "the newest"
+
+
+@pytest.mark.airflow
+def test_the_releases_that_the_form_of_upgrade_risk_offers_are_known():
+    from dispatch_airflow.dags.upgrade_risk import RELEASES
+    from dispatch_core.hunt.zoo import RELEASES as KNOWN
+
+    risk = made("upgrade_risk")
+    assert set(RELEASES) <= set(KNOWN)
+    assert risk.params["broker_version"] == KNOWN[-1], "the newest"
+    assert risk.get_task("compare").downstream_task_ids == {"conclude"}
 
 
 @pytest.mark.airflow
@@ -465,6 +484,9 @@ def test_the_links_of_a_run_are_on_its_tasks(dag):
         for task in (*dag.tasks, *made("dispatch_what_if").tasks, *made("dispatch_hunt").tasks)
         if task.operator_extra_links
     }
+    assert [link.name for link in made("upgrade_risk").get_task("compare").operator_extra_links] == [
+        "Upgrade risk"
+    ]
     assert links == {
         "validate": ["Data Docs"],
         "report": ["Reports"],

@@ -255,6 +255,7 @@ alerts:
     - {topics: "persistent://payments/*", subscriptions: "pay-*", team: payments, channels: [night, mail]}
     - {topics: "*test*", channels: [mail]}
   operations: [mail]
+  upgrade_risk: [mail]
   digest_above: 7
 """
 
@@ -270,6 +271,7 @@ def test_alerts_go_to_the_channels_of_the_first_route_that_matches_else_to_all(t
     assert taken == [["mail", "night"], ["mail"], ["mail", "night"]]
     assert [alerts.team(*who) for who in asked] == ["payments", None, None]
     assert alerts.of_operations() == ("mail",)
+    assert alerts.upgrade_risk == ("mail",)
 
 
 def test_a_policy_without_alerts_uses_the_two_usual_connections_if_they_exist() -> None:
@@ -279,6 +281,7 @@ def test_a_policy_without_alerts_uses_the_two_usual_connections_if_they_exist() 
         ("webhook", "dispatch_audit_webhook", False),
     ]
     assert alerts.of_operations() == ("mail", "webhook")
+    assert alerts.upgrade_risk == ()
 
 
 def test_mistakes_in_alerts_are_named_with_line_and_field(tmp_path: Path) -> None:

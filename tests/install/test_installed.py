@@ -38,6 +38,7 @@ DAGS = [
     "dispatch_audit_watch",
     "dispatch_hunt",
     "dispatch_what_if",
+    "upgrade_risk",
 ]
 #: Variables of this environment that would lead the new one back to this checkout.
 OWN = ("AIRFLOW", "DISPATCH_AUDIT", "NUMBA", "PYSPARK", "PYTHON", "SPARK", "VIRTUAL_ENV")

@@ -151,7 +151,8 @@ def test_the_command_line_needs_none_of_the_large_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dispatch_audit", "dispatch_audit_maintenance", "dispatch_hunt", "dispatch_what_if"]
+    "name",
+    ["dispatch_audit", "dispatch_audit_maintenance", "dispatch_hunt", "dispatch_what_if", "upgrade_risk"],
 )
 def test_a_dag_file_of_the_repository_is_what_a_user_would_write(name: str) -> None:
     text = (ROOT / "dags" / f"{name}.py").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ def every_dag() -> None:
     from dispatch_airflow.dags.dispatch_audit_watch import dispatch_audit_watch
     from dispatch_airflow.dags.dispatch_hunt import dispatch_hunt
     from dispatch_airflow.dags.dispatch_what_if import dispatch_what_if
+    from dispatch_airflow.dags.upgrade_risk import upgrade_risk
 
     dispatch_audit()
     dispatch_audit_alerts()
@@ -22,3 +23,4 @@ def every_dag() -> None:
     dispatch_audit_watch()
     dispatch_hunt()
     dispatch_what_if()
+    upgrade_risk()

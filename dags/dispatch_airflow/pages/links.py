@@ -116,6 +116,12 @@ class WhatIfLink(_IndexLink):
     title = "What-if comparison"
 
 
+class UpgradeRiskLink(_IndexLink):
+    """Link to the comparison of two releases over many subscriptions."""
+
+    title = "Upgrade risk"
+
+
 class HuntLink(_IndexLink):
     """Link to the comparison of releases."""
 
@@ -125,9 +131,10 @@ class HuntLink(_IndexLink):
 REPORT: Final = ReportLink()
 DATA_DOCS: Final = DataDocsLink()
 WHAT_IF: Final = WhatIfLink()
+UPGRADE_RISK: Final = UpgradeRiskLink()
 HUNT: Final = HuntLink()
 #: Key of each link's XCom, with the link's name.
-LINKS: Final = {link.xcom_key: link.name for link in (REPORT, DATA_DOCS, WHAT_IF, HUNT)}
+LINKS: Final = {link.xcom_key: link.name for link in (REPORT, DATA_DOCS, WHAT_IF, UPGRADE_RISK, HUNT)}
 
 
 def with_links(task: _Task, *links: BaseOperatorLink) -> _Task:
