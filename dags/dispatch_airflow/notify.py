@@ -73,9 +73,9 @@ def send_notice(
     """Send a message without findings, such as one about a late run, once; return the channels that it is for.
 
     ``key``: its idempotency key. ``to``: gives the channels that the policy names for it; by default those of operational
-    messages: somebody is to read these, so that it is logged if there are none. What cannot be sent waits in the outbox. If
-    the home cannot be reached, which may be what the message is about, it is sent without the outbox, and ``StepError`` names
-    what was not sent.
+    messages: somebody is to read these, so that it is logged if there are none. What cannot be sent waits in the outbox.
+    If the home cannot be reached, which may be what the message is about, it is sent without the outbox, and ``StepError``
+    names what was not sent.
     """
     from dispatch_expectations.alert_outbox import NOTICE, Entry
 

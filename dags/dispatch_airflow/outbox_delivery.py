@@ -423,14 +423,19 @@ class _Pass:
         from dispatch_expectations.alert import Places
         from spark_jobs.intervals import interval
         from spark_jobs.reports.report_pages import folder_of
+        from spark_jobs.warehouse.advice_file import read_advice
 
         home, base = self._home, base_url()
+        span = interval(entry.key, entry.interval_end)
+        reports = folder_of(home.reports, span)
         return Places(
             warehouse=home.warehouse,
             data_docs=home.data_docs,
-            reports=folder_of(home.reports, interval(entry.key, entry.interval_end)),
+            reports=reports,
             run=entry.run,
             of=lambda path: page_link(home, path, base),
+            span=span,
+            advised=read_advice(reports),
         )
 
 

@@ -24,6 +24,8 @@ from dispatch_core.cli.log_lines import JSON, LOG_FORMAT_VARIABLE, OUTPUT, PROGR
 from dispatch_core.errors import DispatchAuditError
 
 CONNECTION_VARIABLE: Final = "DISPATCH_AUDIT_SPARK_CONNECTION"
+#: Lines of events that a log may have to be simulated for advice; 0: none is.
+ADVICE_VARIABLE: Final = "DISPATCH_AUDIT_ADVICE_EVENTS"
 #: Exit code of a stage with bad input: another attempt would fail too.
 EXIT_BAD_INPUT: Final = 2
 #: Exit code of ``replay publish`` when the tables have changed since the plan.
@@ -123,6 +125,26 @@ def upgrade_risk(arguments: Sequence[str], home: Home) -> dict[str, Any]:
     return _stage(
         "what_if.upgrade_risk", [*_warehouse(home), *policy, *arguments], spark=True, name="upgrade-risk"
     )
+
+
+def advise(chosen: Mapping[str, str], home: Home) -> dict[str, Any]:
+    """Advise on the subscriptions of a judged interval that break the order per key; written beside their reports."""
+    from dispatch_expectations.policy import current_text
+    from spark_jobs.intervals import interval
+    from spark_jobs.reports.report_pages import folder_of
+
+    span = interval(chosen["interval_start"], chosen["interval_end"])
+    out = ["--out", str(folder_of(home.reports, span)), "--policy-text", current_text()]
+    arguments = [*_interval(chosen), *_warehouse(home), *out, "--most-events", str(_advice_events())]
+    return _stage("what_if.advice", arguments, spark=True, name="advice")
+
+
+def _advice_events() -> int:
+    """Read how long a log may be to be simulated for advice; 0: none is."""
+    from dispatch_airflow.params import set_number
+    from dispatch_core.what_if.advise import MOST_EVENTS
+
+    return set_number(ADVICE_VARIABLE, MOST_EVENTS, most=10**9, least=0)
 
 
 def hunt(arguments: Sequence[str]) -> dict[str, Any]:

@@ -19,13 +19,18 @@ from dispatch_core.cli.recordings import (
     read_all,
     set_aside,
 )
-from dispatch_core.cli.selection import Selection, add_dispatcher_arguments, add_refused_arguments
+from dispatch_core.cli.selection import (
+    Selection,
+    add_dispatcher_arguments,
+    add_refused_arguments,
+    add_time_arguments,
+    check_times,
+)
 from dispatch_core.what_if.rules import SEEDS
 
 #: Options of other commands that mean nothing here.
 _REFUSED: Final = {
     "--complete": "a simulation ends with the log's last line",
-    "--from": "what causes a violation may be earlier",
 }
 _MOST_SEEDS: Final = 1000
 
@@ -40,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recording_arguments(parser, ": one object per dispatcher")
     add_dispatcher_arguments(parser)
     add_policy_argument(parser)
-    add_as_of_argument(parser, "--to")
+    add_time_arguments(parser)
+    add_as_of_argument(parser)
     add_refused_arguments(parser, _REFUSED)
     parser.add_argument(
         "--seeds",
@@ -61,13 +67,14 @@ def run(options: argparse.Namespace) -> int:
         print(f"--seeds {options.seeds}: give a number from 1 to {_MOST_SEEDS}", file=sys.stderr)
         return COULD_NOT_JUDGE
     policy, as_of, overrides = policy_given(options), as_of_given(options), overrides_given(options)
+    check_times(options.from_us, as_of)
     selection, recurring = Selection.given(options), Recurring()
     incomplete, needed, count = False, False, 0
     for recording in read_all(options.paths, follow_links=options.follow_links):
         recurring.note(recording)
         for log in (log for logs in selection.dispatchers(recording, overrides, as_of) for log in logs):
             limits = OrderLimits.of(policy.rule_for(log.topic, log.subscription))
-            found = advice(log, range(options.seeds), limits)
+            found = advice(log, range(options.seeds), limits, from_us=options.from_us)
             progress("")
             count += 1
             needed |= found.needed

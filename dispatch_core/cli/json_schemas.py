@@ -23,6 +23,7 @@ from dispatch_core.audit.promises.promise import FAIL, PASS, UNKNOWN
 from dispatch_core.hunt.promises import NAMES as HUNTED
 from dispatch_core.importers.broker_conf_file import STATUSES
 from dispatch_core.what_if.advise import KINDS as CHANGES
+from dispatch_core.what_if.upgrade_risk import OUTCOMES, PAIRS
 
 Schema = Mapping[str, Any]
 
@@ -675,6 +676,53 @@ _ADVISE: Final = (
         ),
     ),
 )
+_PAIR: Final[Schema] = means(
+    maybe(listed(maybe(NUMBER))), "under A and under B; null = nothing was predicted"
+)
+_UPGRADE_RISK: Final = (
+    Line(
+        "risk",
+        "per dispatcher, the worst first",
+        closed(
+            {
+                "recording": RECORDING,
+                "cluster": TEXT,
+                **_DISPATCHER,
+                "subscription_type": TEXT,
+                "incarnation": maybe(COUNT),
+                "outcome": choice(*OUTCOMES),
+                "violates": means(
+                    maybe(NUMBER), "the probability of more order violations under B than are tolerated"
+                ),
+                "probability": means(maybe(NUMBER), "of the prediction of B"),
+                "probability_before": means(maybe(NUMBER), "of that of A; null = A is what was recorded"),
+                **dict.fromkeys(PAIRS, _PAIR),
+                "moved": means(
+                    maybe(NUMBER), "share of the entries that go first to another consumer than was recorded"
+                ),
+                "sentence": means(maybe(TEXT), "the prediction of B"),
+                "not_judged": means(TEXTS, "what could not be judged, and why"),
+            }
+        ),
+    ),
+    Line(
+        "outcomes",
+        "at the end",
+        closed(
+            {
+                "asked": closed(
+                    {
+                        "release": means(TEXT, "B"),
+                        "settings": by_name({"type": ["string", "integer", "boolean"]}),
+                        "against": means(maybe(TEXT), "A; null = what was recorded"),
+                        "called": means(TEXTS, "A and B for people"),
+                    }
+                ),
+                "outcomes": means(by_name(COUNT, list(OUTCOMES)), "dispatchers by outcome"),
+            }
+        ),
+    ),
+)
 _NODES: Final = {
     "nodes": means(COUNT, "that divide the hash space"),
     "points": maybe(means(COUNT, "of each node; null = equal parts")),
@@ -898,6 +946,7 @@ LINES: Final[Mapping[str, tuple[Line, ...]]] = {
     "record-messages": _RECORD_MESSAGES,
     "report": _REPORT,
     "stats": _STATS,
+    "upgrade-risk": _UPGRADE_RISK,
     "verify": _VERIFY,
     "watch-stats": _WATCH_STATS,
     "what-if": _WHAT_IF,

@@ -10,9 +10,10 @@ import argparse
 import hashlib
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -45,10 +46,11 @@ from dispatch_core.cli.recordings import (
 )
 from dispatch_core.cli.selection import Selection, add_selection_arguments
 from dispatch_core.errors import DispatchAuditError
-from dispatch_core.recording.known_until import connected_at_end, last_line_us
+from dispatch_core.recording.known_until import connected_at_end, last_line_us, logs_until
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.reader import Recording
+from dispatch_core.report.advice import AdviceShown, is_wanted, not_computed
 from dispatch_core.times import from_micros, micros
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 
 _EXIT: Final = {PASS: CLEAN, FAIL: FINDINGS, UNKNOWN: COULD_NOT_JUDGE}
 _DAY: Final = timedelta(days=1)
+#: Longer logs are not simulated for advice: they take more than some seconds.
+_ADVICE_EVENTS: Final = 20_000
 _INDEX: Final = "index.html"
 _SCRIPTS: Final = "scripts"
 _TABLES: Final = (
@@ -95,6 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_selection_arguments(parser, "write only reports whose verdict is FAIL")
     add_policy_argument(parser)
+    parser.add_argument(
+        "--advice-events",
+        type=int,
+        default=_ADVICE_EVENTS,
+        metavar="N",
+        help="simulate what would have prevented order violations, as advise does, of logs with at most N lines of events; "
+        "0: of none (default %(default)s)",
+    )
     parser.add_argument(
         "--interval-start",
         "--from",
@@ -173,6 +185,8 @@ def _judged(options: argparse.Namespace, selection: Selection, given: list[str])
                 continue
             rule = policy.rule_for(logs[0].topic, logs[0].subscription)
             data, verdict = _report(logs, span, problem, quarantined(recording), as_of, rule)
+            if is_wanted(data.verdicts):
+                data = replace(data, advice=_advice(logs, span, rule, recording, options.advice_events))
             found += 1
             given.append(verdict)
             where = _place(options.out, recording, logs[0], taken)
@@ -330,6 +344,40 @@ def _report(
         statistics=_statistics(logs, span),
     )
     return data, verdict
+
+
+def _advice(
+    logs: Sequence[DispatcherLog],
+    span: tuple[int, int] | None,
+    rule: Rule,
+    recording: Recording,
+    most_events: int,
+) -> AdviceShown:
+    """Simulate what would have prevented the order violations; of a long log only say how to."""
+    from dispatch_core.what_if.advise import advice
+    from dispatch_core.what_if.advise_text import for_page
+    from dispatch_core.what_if.compare import OrderLimits
+    from dispatch_core.what_if.rules import SEEDS
+
+    words = ["dispatch-audit", "advise", str(recording.folder), f"--topic={logs[0].topic}"]
+    words.append(f"--subscription={logs[0].subscription}")
+    if span is not None:
+        logs = logs_until(logs, span[1] - 1)
+        words += [
+            f"--from={from_micros(span[0]).isoformat()}",
+            f"--to={from_micros(span[1] - 1).isoformat()}",
+        ]
+    command = shlex.join(words)
+    lines = sum(log.events.num_rows for log in logs)
+    if lines > most_events:
+        return not_computed(
+            f"the log has {lines:,} lines, more than {most_events:,} (--advice-events)", command
+        )
+    tolerated = OrderLimits.of(rule)
+    from_us = None if span is None else span[0]
+    return for_page(
+        [advice(log, range(SEEDS), tolerated, alternatives=False, from_us=from_us) for log in logs], command
+    )
 
 
 def _statistics(logs: Sequence[DispatcherLog], span: tuple[int, int]) -> StatisticsShown | None:

@@ -15,6 +15,7 @@ from dispatch_core.audit.catalogue import KIND_ORDER, SEVERITIES
 from dispatch_core.audit.root_causes import RootCause, identity_of
 from dispatch_core.audit.sentences.names import ConsumerNames, consumer_name, numbered, printable
 from dispatch_core.report.active import Activity, activity
+from dispatch_core.report.advice import AdviceShown
 from dispatch_core.report.blocked_hashes import BlockedHashes, blocked_hashes
 from dispatch_core.report.flow import Flow, Lines
 from dispatch_core.report.hash_shares import HashShares, hash_shares
@@ -105,6 +106,7 @@ class ReportData:
         hash_shares: ``None`` where the owners' ranges themselves can be read.
         activity: ``None`` unless one consumer is active at a time.
         statistics: ``None`` = the page has none.
+        advice: what would have prevented order violations; ``None`` = there are none.
     """
 
     title: str
@@ -124,6 +126,7 @@ class ReportData:
     shares: tuple[Share, ...]
     anomalies: Anomalies
     statistics: StatisticsShown | None = None
+    advice: AdviceShown | None = None
 
 
 @dataclass(slots=True)
@@ -236,6 +239,7 @@ def gather(
     names: Mapping[tuple[int, int], str] | None = None,
     notes: Sequence[str] = (),
     statistics: StatisticsShown | None = None,
+    advice: AdviceShown | None = None,
 ) -> ReportData:
     """Gather the data of one subscription's report.
 
@@ -255,6 +259,7 @@ def gather(
         names: of consumers by incarnation and number, if the tables do not have them.
         notes: further remarks, as sentences.
         statistics: of the dispatcher at the interval's end, where its log was replayed for them.
+        advice: what would have prevented its order violations.
     """
     names = _names(tables) | dict(names or {})
     if anomalies is None:
@@ -285,6 +290,7 @@ def gather(
         shares=shares_of(tables["balance"]),
         anomalies=anomalies.found(names),
         statistics=statistics,
+        advice=advice,
     )
 
 

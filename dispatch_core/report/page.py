@@ -20,6 +20,7 @@ from dispatch_core import CORE_VERSION
 from dispatch_core.audit.catalogue import KIND_ORDER, KINDS
 from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.audit.sentences.names import printable
+from dispatch_core.report.advice import AdviceShown
 from dispatch_core.report.aggregate import Anomalies, ReportData
 from dispatch_core.report.markup import MAX_SENTENCE, asset, badge, digest, head, text
 from dispatch_core.report.pictures import Picture, pictures
@@ -76,6 +77,7 @@ def page(data: ReportData, *, library: str | None = None) -> str:
         *_navigation(data, drawn),
         "<main>",
         *_verdicts(data.verdicts),
+        *_advice(data.advice),
         *_facts(data),
         '<div id="timed">',
         *(_TIME_TOOLS if any(_is_drawn(picture) for picture in drawn if picture.timed) else ()),
@@ -143,6 +145,16 @@ def _root_causes(sentences: Sequence[str]) -> Iterable[str]:
         yield f"<details><summary>{more}</summary>"
         yield from shown[1:]
         yield "</details>"
+
+
+def _advice(advice: AdviceShown | None) -> Iterable[str]:
+    if advice is None:
+        return
+    yield '<section id="advice"><h2>What would have prevented the order violations</h2>'
+    yield f"<p>{text(advice.sentence, MAX_SENTENCE)}</p>"
+    if advice.effects:
+        yield f'<p class="dim">Side effects: {text(advice.effects, MAX_SENTENCE)}</p>'
+    yield f"<p><code>{text(advice.command, MAX_SENTENCE)}</code></p></section>"
 
 
 def _facts(data: ReportData) -> Iterable[str]:

@@ -30,6 +30,8 @@ CLIENT: Final = "client setting"
 LINE: Final = "newer line"
 LINE_AND_SETTING: Final = "newer line and setting"
 KINDS: Final = (PATCH, SETTING, CLIENT, LINE, LINE_AND_SETTING)
+#: A page or an alert is not kept waiting for a log with more lines of events: about a minute of simulation.
+MOST_EVENTS: Final = 100_000
 #: What is advised comes true at least so often.
 SURE_ENOUGH: Final = 0.9
 
@@ -110,14 +112,17 @@ def advice(
     tolerated: OrderLimits = NO_VIOLATION,
     *,
     alternatives: bool = True,
+    from_us: int | None = None,
 ) -> Advice:
     """Try changes until one prevents the recorded order violations; with ``alternatives`` one of each kind, if there is.
+
+    ``from_us``: count only what happens from this time on (``compare.case_of``).
 
     A log without more violations than are tolerated is not simulated.
     """
     name = (log.recording, log.cluster, log.topic, log.subscription, log.incarnation)
     try:
-        case = case_of(log)
+        case = case_of(log, from_us)
         changes = changes_for(log)
     except DispatchAuditError as error:
         return Advice(*name, None, tolerated, problem=str(error))

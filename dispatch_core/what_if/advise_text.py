@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.audit.sentences.names import printable, shown
+from dispatch_core.report.advice import AdviceShown, not_computed
 from dispatch_core.what_if.advise import Advice, Tried, side_effects
 from dispatch_core.what_if.tell import sentence
 
@@ -64,12 +66,31 @@ def effects(tried: Tried) -> str:
     return "; ".join(parts) or "no side effect could be measured"
 
 
-def in_a_sentence(advice: Advice) -> str | None:
-    """Write the advice and its prediction as a sentence for a page; ``None`` if nothing is advised."""
-    if not advice.prevents:
-        return None
-    best = advice.prevents[0]
-    return printable(f"Advice: {best.change.said}. {sentence(best.row)}")
+def for_page(found: Sequence[Advice], command: str) -> AdviceShown:
+    """Write the advice on the logs of one dispatcher for its page or an alert. ``command``: computes it again.
+
+    Of several logs (incarnations) the first that has an advice is shown.
+    """
+    needed = [advice for advice in found if advice.needed]
+    best = next((advice for advice in needed if advice.prevents), needed[0] if needed else None)
+    if best is None:
+        problem = next((advice.problem for advice in found if advice.problem is not None), None)
+        return not_computed(
+            printable(problem or "the log has no more order violations than are tolerated"), command
+        )
+    where = f" (incarnation {best.incarnation})" if best.incarnation else ""
+    if best.prevents:
+        tried = best.prevents[0]
+        return AdviceShown(
+            printable(f"Advice: {tried.change.said}{where}. {sentence(tried.row)}"), effects(tried), command
+        )
+    assert best.recorded is not None
+    violations = counted(best.recorded.order_violations, "order violation", "order violations")
+    return AdviceShown(
+        f"No change of release, setting or clients that was tried would have prevented the {violations}{where}.",
+        "",
+        command,
+    )
 
 
 def as_json(advice: Advice) -> dict[str, Any]:

@@ -46,66 +46,47 @@ _RECORDED_RELEASE: Final = "as recorded"
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The two sides: release A (``None`` = the recorded one) and release B, each with settings beside the recorded ones."""
+    """The two sides: release A (``None`` = what was recorded), and release B with settings beside the recorded ones."""
 
     release: str
     settings: Settings
     against: str | None = None
-    against_settings: Settings | None = None
-
-    @property
-    def is_against_recorded(self) -> bool:
-        """True if side A is what was recorded, so that it need not be predicted."""
-        return self.against is None and not self.against_settings
 
     @property
     def names(self) -> tuple[str, str]:
         """The names of both sides for people."""
-        return _called(self.against or _RECORDED_RELEASE, self.against_settings or {}), _called(
-            self.release, self.settings
-        )
+        settings = [f"{name}={str(value).lower()}" for name, value in self.settings.items()]
+        return self.against or _RECORDED_RELEASE, " ".join([self.release, *settings])
 
     @property
     def rules(self) -> tuple[RuleSet, ...]:
-        """The rules to predict: B, and A before it if it is not the recorded release."""
+        """The rules to predict: B, and A before it if it is not what was recorded, which need not be predicted."""
         before, after = self.names
         last = RuleSet(after, self.release, self.settings)
-        if self.is_against_recorded:
-            return (last,)
-        return RuleSet(before, self.against, self.against_settings or {}), last
+        return (last,) if self.against is None else (RuleSet(before, self.against, {}), last)
 
     def as_json(self) -> dict[str, Any]:
         """As an object."""
-        before, after = self.names
         return {
             "release": self.release,
             "settings": dict(self.settings),
             "against": self.against,
-            "against_settings": dict(self.against_settings or {}),
-            "called": [before, after],
+            "called": list(self.names),
         }
 
 
-def upgrade(
-    release: str,
-    settings: Settings,
-    against: str | None = None,
-    against_settings: Settings | None = None,
-) -> Upgrade:
+def upgrade(release: str, settings: Settings, against: str | None = None) -> Upgrade:
     """Check both releases before a log is read. Raises ``DispatchAuditError`` for a text that is no release."""
     for text in (release, against):
         if text is not None:
             parse_version(text)
-    asked = Upgrade(release, settings, against, against_settings)
-    if not asked.is_against_recorded and asked.rules[0] == asked.rules[1]:
+    asked = Upgrade(release, settings, against)
+    before, after = asked.names
+    if before == after:
         raise DispatchAuditError(
-            f"both sides are {asked.names[1]}; nothing was simulated. Give two releases, or other settings for one of them"
+            f"both sides are {after}; nothing was simulated. Give two releases, or settings of the second"
         )
     return asked
-
-
-def _called(release: str, settings: Settings) -> str:
-    return " ".join([release, *(f"{name}={str(value).lower()}" for name, value in settings.items())])
 
 
 @dataclass(frozen=True, slots=True)

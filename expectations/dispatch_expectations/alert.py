@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from dispatch_core.audit.catalogue import PER_KEY_ORDER
+from dispatch_core.audit.promises.every import PROMISE_OF_KIND
 from dispatch_core.audit.promises.promise import FAIL, PASS
+from dispatch_core.report.advice import AdviceShown
 from dispatch_core.report.names import file_name
 from dispatch_expectations import data_docs as docs
 from dispatch_expectations.alert_ledger import read_histories, record_sent
@@ -27,8 +30,9 @@ from dispatch_expectations.dispatcher_results import AlertFinding, DispatcherRes
 from dispatch_expectations.frames import Dispatcher
 from dispatch_expectations.policy import Policy
 from dispatch_expectations.promise import ALL
-from spark_jobs.intervals import interval
+from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location
+from spark_jobs.warehouse.advice_file import missing
 from spark_jobs.warehouse.delta_tables import Place
 
 
@@ -37,7 +41,7 @@ class Places:
     """Pages and tables that an alert links to.
 
     ``reports``: folder of the interval's reports. ``run``: link to the Airflow run. ``of``: converts the path of a page to a
-    link.
+    link. ``span``: the interval, by default a day. ``advised``: what would have prevented order violations.
     """
 
     warehouse: Location
@@ -45,6 +49,13 @@ class Places:
     reports: Location | None = None
     run: str | None = None
     of: Callable[[Location], str] = str
+    span: Interval | None = None
+    advised: Mapping[Dispatcher, AdviceShown] = field(default_factory=dict)
+
+    def advice(self, dispatcher: Dispatcher, interval_start: datetime) -> AdviceShown:
+        """The advice for a dispatcher that breaks the order per key; if nothing was computed, how to compute it."""
+        known = self.advised.get(dispatcher)
+        return known or missing(self.warehouse, self.span or interval(interval_start), dispatcher)
 
     def report(self, dispatcher: Dispatcher) -> str | None:
         """The dispatcher's report, if it was written."""
@@ -253,6 +264,21 @@ def _alert(
         where=tuple((name, target) for name, target in where if target is not None),
         team=team,
         resolves=resolves,
+        advice=places.advice(overall.dispatcher, overall.interval_start)
+        if _breaks_order(result, news)
+        else None,
+    )
+
+
+def _breaks_order(result: DispatcherResult, news: Sequence[AlertFinding]) -> bool:
+    """True if the order per key is broken, and the news are about that."""
+    verdict = result.verdicts.get(PER_KEY_ORDER)
+    return (
+        verdict is not None
+        and verdict.verdict == FAIL
+        and any(
+            finding.state != CLEAR and PROMISE_OF_KIND.get(finding.kind) == PER_KEY_ORDER for finding in news
+        )
     )
 
 

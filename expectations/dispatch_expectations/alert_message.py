@@ -14,6 +14,7 @@ from typing import Any, Final
 from dispatch_core.audit.promises.promise import FAIL, PASS
 from dispatch_core.audit.sentences.lists import counts_by_name, listed
 from dispatch_core.audit.sentences.names import LONGEST_ON_PAGES, printable
+from dispatch_core.report.advice import AdviceShown
 from dispatch_expectations.alert_state import CHANGED, CLEAR, NEW, STATES, digest
 from dispatch_expectations.dispatcher_results import AlertFinding, severity_rank
 from dispatch_expectations.frames import Dispatcher
@@ -75,7 +76,8 @@ class Alert:
     ``team``: to which the subscription belongs. ``resolves``: nothing that the channel reported of the subscription is open
     any more. ``interval``: its name. ``promises``: name, verdict and reason of each promise that was not kept. ``counts``:
     all findings by kind. ``news``: the findings that are new, changed or clear, worst first, clear ones last. ``where``:
-    names and targets of the pages to look at.
+    names and targets of the pages to look at. ``advice``: what would have prevented the order violations; ``None`` = the
+    news are not about such.
     """
 
     idempotency_key: str
@@ -92,6 +94,7 @@ class Alert:
     where: tuple[tuple[str, str], ...]
     team: str | None = None
     resolves: bool = False
+    advice: AdviceShown | None = None
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
@@ -151,6 +154,10 @@ class Alert:
         }
         if self.team is not None:
             payload["team"] = self.team
+        if self.advice is not None:
+            payload["advice"] = {
+                name: printable(value, _MAX_SENTENCE) for name, value in asdict(self.advice).items()
+            }
         return json.loads(json.dumps(payload))  # type: ignore[no-any-return]
 
     def message(self) -> Message:
@@ -297,6 +304,14 @@ def _body(alert: Alert, quoted: Sequence[AlertFinding], most_causes: int) -> str
         lines += [f"- {printable(cause, _MAX_SENTENCE)}" for cause in causes[:most_causes]]
         if len(causes) > most_causes:
             lines.append(f"- ... and {len(causes) - most_causes:,} more: see the report")
+    if alert.advice is not None:
+        effects = f" ({alert.advice.effects})" if alert.advice.effects else ""
+        lines += [
+            "",
+            "What would have prevented the order violations",
+            f"- {printable(alert.advice.sentence + effects, _MAX_SENTENCE)}",
+            f"  {printable(alert.advice.command, _MAX_SENTENCE)}",
+        ]
     if present:
         lines += ["", f"New or changed ({_of(len(present), alert.news, NEW, CHANGED)})"]
         lines += [text for finding in present for text in _finding(finding)]

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.errors import DispatchAuditError, names_disk_errors
 from dispatch_core.recording.schema import DISPATCHER_KEY
+from dispatch_core.report.advice import AdviceShown, is_wanted
 from dispatch_core.report.aggregate import Collected, gather
 from dispatch_core.report.flow import Flow
 from dispatch_core.report.index import IndexRow, index
@@ -36,6 +37,7 @@ from spark_jobs import stage_command
 from spark_jobs.intervals import Interval, interval
 from spark_jobs.location import Location
 from spark_jobs.progress import complain, say
+from spark_jobs.warehouse.advice_file import FILE, missing, read_advice
 from spark_jobs.warehouse.contracts import CONTRACTS, conform, file_schema, in_one
 from spark_jobs.warehouse.delta_tables import Place, data_files
 from spark_jobs.warehouse.file_rows import file_rows
@@ -106,6 +108,12 @@ def write_reports(
 def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -> tuple[dict[str, int], int]:
     """Write all pages; return the bytes of each page, and the number of dispatchers."""
     verdicts = _judged(warehouse, span)
+    known = read_advice(folder)
+    advice = {
+        dispatcher: known.get(dispatcher) or missing(warehouse, span, dispatcher)
+        for dispatcher, rows in verdicts.items()
+        if is_wanted(rows)
+    }
     overrides = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
     order = sorted(
         verdicts, key=lambda dispatcher: (_VERDICTS.get(_overall(verdicts[dispatcher]), 1), dispatcher)
@@ -115,7 +123,9 @@ def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -
         subjects = _read(warehouse, span, {dispatcher: verdicts[dispatcher] for dispatcher in group})
         for dispatcher, subject in subjects.items():
             name = file_name(*dispatcher)
-            written[name] = _write(folder / name, _page(dispatcher, subject, span, overrides))
+            written[name] = _write(
+                folder / name, _page(dispatcher, subject, span, overrides, advice.get(dispatcher))
+            )
     rows = [
         IndexRow(
             topic,
@@ -128,7 +138,7 @@ def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -
     ]
     _write(folder / "index.html", index(rows, title=f"Dispatch reports, {span.name}", origin="cluster"))
     for page_there in folder.children():
-        if page_there.location.name not in written and page_there.location.name != "index.html":
+        if page_there.location.name not in (*written, "index.html", FILE):
             page_there.location.delete()
     if len(written) < len(order):
         say(
@@ -285,7 +295,9 @@ def _add_changes(subject: _Subject, rows: pa.Table) -> None:
                 subject.names[incarnation, consumer] = name
 
 
-def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: str) -> str:
+def _page(
+    dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: str, advice: AdviceShown | None
+) -> str:
     _cluster, topic, subscription = dispatcher
     small = {
         table: pa.concat_tables(
@@ -307,6 +319,7 @@ def _page(dispatcher: Dispatcher, subject: _Subject, span: Interval, overrides: 
         never_sent=subject.never_sent,
         anomalies=subject.anomalies,
         names=subject.names,
+        advice=advice,
     )
     if overrides:  # settings in place of those in the logs' headers are shown nowhere else
         data = replace(data, facts=(*data.facts, ("Given for the run", overrides)))

@@ -45,7 +45,7 @@ def test_the_stage_takes_what_the_form_gives(monkeypatch, tmp_path):
     [(_spark, warehouse, _span, wanted, out, policy)] = spans
     assert wanted.as_json() == checked["asked"]
     assert wanted.as_json() == {
-        "release": "5.0.1", "settings": {"dispatcherMaxReadBatchSize": 16}, "against": "4.2.4", "against_settings": {},
+        "release": "5.0.1", "settings": {"dispatcherMaxReadBatchSize": 16}, "against": "4.2.4",
         "called": ["4.2.4", "5.0.1 dispatcherMaxReadBatchSize=16"], "topics": "*", "subscriptions": "--out", "seeds": 3,
         "most_events": 5000,
     }  # fmt: skip

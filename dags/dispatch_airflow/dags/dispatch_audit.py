@@ -48,6 +48,7 @@ rules and says **PASS**, **FAIL** or **UNKNOWN** for every subscription, with th
 | `discard_staging` | removes staged files that were not published, also after failures | |
 | `aggregate` | balance over 24 hours, and over all topics | `rolling_balance`, `anomalies`, asset `dispatch_audit/audited` |
 | `validate` | Great Expectations judges; **fails when a subscription FAILs**, after publishing | `verdicts`, Data Docs |
+| `advise` | simulates what would have prevented order violations, of a few short logs | `reports/<interval>/advice.json` |
 | `report` | a page per subscription: verdict, charts, findings; also when `validate` failed | `reports/<interval>` |
 | `publish` | logs the verdict of every subscription, also when `validate` failed | asset `dispatch_audit/verdict` |
 | `alert` | sends the alerts, and those that channels still wait for, to a file and by every channel | `alerts/<interval>` |
@@ -265,6 +266,13 @@ def publish(chosen: dict[str, str], ti: Any, outlet_events: Any) -> dict[str, An
     return extra
 
 
+@step_in_any_case(retries=0, pool=SPARK_POOL)
+def advise(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
+    """Simulate what would have prevented order violations."""
+    skip_unless_judged(ti)
+    return stages.advise(chosen, Home.of(chosen))
+
+
 @step_in_any_case(retries=1, retry_delay=timedelta(seconds=10))
 def report(chosen: dict[str, str], ti: Any) -> dict[str, Any]:
     """Write a page per subscription."""
@@ -306,6 +314,7 @@ def judge_stale(stale: dict[str, str], params: dict[str, Any], outlet_events: An
     """Judge a recomputed interval again, and write its pages."""
     notify.announce(stale, Home.of(stale))
     verdicts = steps.validate(stale, Home.of(stale))
+    stages.advise(stale, Home.of(stale))
     steps.report(stale, Home.of(stale))
     outlet_events[AUDITED].extra = steps.bounds(stale)
     announce(stale, steps.verdict(stale, steps.publish(verdicts)), outlet_events)
@@ -388,9 +397,12 @@ def audit_dag(source: Source) -> DAG:
         with TaskGroup("judge", prefix_group_id=False, tooltip="Verdicts, pages and alerts"):
             validated = with_links(validate(chosen), DATA_DOCS)
             published = publish(chosen)
+            advised = advise(chosen)
             reported = with_links(report(chosen), REPORT)
             alerted = with_links(alert(chosen), REPORT, DATA_DOCS)
-            validated >> [published, reported]
+            validated >> [published, advised, reported]
+            # Reports and alerts show the advice, if there is one.
+            advised >> reported
             # The alert links to the report, if there is one.
             [validated, reported] >> alerted
         with TaskGroup("late_logs", prefix_group_id=False, tooltip="Intervals whose history has changed"):
@@ -399,7 +411,7 @@ def audit_dag(source: Source) -> DAG:
             rejudged = judge_stale.expand(stale=recomputed)
             rejudged >> alert_stale.expand(stale=recomputed)
         aggregated >> [validated, stale]
-        [validated, published, reported, rejudged] >> conclude()
+        [validated, published, advised, reported, rejudged] >> conclude()
     return made
 
 

@@ -17,6 +17,7 @@ NAMES = (
     "watch-stats",
     "what-if",
     "advise",
+    "upgrade-risk",
     "ranges",
     "report",
     "strip",

@@ -41,6 +41,9 @@ CALLS: Final[dict[str, tuple[tuple[list[str], set[str]], ...]]] = {
     ),
     "what-if": (([FAILOVER, SHARED, "--seeds", "1"], {"prediction"}),),
     "advise": (([DRAIN, SHARED, "--seeds", "1"], {"advice"}),),
+    "upgrade-risk": (
+        ([DRAIN, SHARED, "--broker-version", "5.0.1", "--seeds", "1"], {"risk", "outcomes"}),
+    ),
     "ranges": ((["--nodes", "3", "--to-nodes", "4"], {"node", "move"}),),
     "report": (([FAILOVER, "--out", OUT], {"report"}),),
     "golden": (([str(DATA / "golden" / "4.2.4" / "failover.jsonl.gz")], {"file"}),),

@@ -92,6 +92,7 @@ def test_a_limit_of_the_command_line_goes_before_the_policy(
         ("report", ("--out", "reports")),
         ("what-if", ()),
         ("advise", ()),
+        ("upgrade-risk", ("--broker-version", "5.0.1")),
         ("minimize", ("--out", "log")),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, changes_for
-from dispatch_core.what_if.advise_text import as_json, effects, for_people, in_a_sentence
+from dispatch_core.what_if.advise_text import as_json, effects, for_page, for_people
 from dispatch_core.what_if.compare import OrderLimits
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 from tests.json_lines import valid_lines
@@ -51,7 +51,11 @@ def test_the_draining_hashes_are_advised_to_who_runs_the_classic_dispatcher() ->
     best = found.prevents[0]
     assert (best.change.said, best.change.kind) == (f"set {FLAG}=false", SETTING)
     assert best.probability >= 0.9
-    assert "would have prevented these 63 order violations" in (in_a_sentence(found) or "")
+    shown = for_page([found], "advise it")
+    assert shown.sentence.startswith(
+        f"Advice: set {FLAG}=false. {FLAG}=false would have prevented these 63 order violations"
+    )
+    assert (shown.effects, shown.command) == (effects(best), "advise it")
     assert effects(best).startswith("waits of half of the messages 951 → ")
     assert "go first to another consumer" in effects(best)
     text = for_people(found)
@@ -68,6 +72,9 @@ def test_of_a_clean_log_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) ->
     found = advice(read(DRAINING), range(3))
     assert (found.needed, found.prevents, found.problem) == (False, (), None)
     assert for_people(found).endswith("0 order violations, no advice needed\n")
+    assert for_page([found], "x").sentence.startswith(
+        "Advice was not computed: the log has no more order violations"
+    )
     tolerated = advice(read(CLASSIC), range(3), OrderLimits(None, None))
     assert not tolerated.needed
 
@@ -77,7 +84,23 @@ def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
     found = advice(replace(stored, messages=stored.messages.slice(0, 0)), range(1))
     assert found.problem is not None
     assert "no advice: " in for_people(found)
+    assert "Shared subscriptions are not simulated" in for_page([found], "x").sentence
     valid_lines("advise", json.dumps(as_json(found)))
+
+
+def test_a_change_that_does_not_help_is_not_advised_on_a_page() -> None:
+    found = replace(advice(read(CLASSIC), range(1)), prevents=())
+    shown = for_page([found], "x")
+    assert shown.sentence.startswith(
+        "No change of release, setting or clients that was tried would have prevented the 63"
+    )
+    assert shown.effects == ""
+
+
+def test_only_what_happens_from_a_time_on_is_to_be_prevented() -> None:
+    log_read = read(CLASSIC)
+    last_us = int(log_read.events["t_us"][-1].as_py())
+    assert not advice(log_read, range(1), from_us=last_us).needed
 
 
 def test_the_command_prints_lines_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:

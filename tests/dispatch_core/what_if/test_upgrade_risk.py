@@ -194,6 +194,5 @@ def test_an_upgrade_is_written_as_json_values() -> None:
         "release": "5.0.1",
         "settings": {"dispatcherMaxReadBatchSize": 16},
         "against": "4.2.4",
-        "against_settings": {},
         "called": ["4.2.4", "5.0.1 dispatcherMaxReadBatchSize=16"],
     }
