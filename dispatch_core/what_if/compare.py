@@ -30,7 +30,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.whole_log import audit_whole
-from dispatch_core.what_if.assumed import assumptions_of
+from dispatch_core.what_if.assumed import assumptions_of, cursor_moves
 from dispatch_core.what_if.calibration import Evidence, measured_releases, violates
 from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges
 from dispatch_core.what_if.clients import Deliveries
@@ -580,6 +580,8 @@ def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Ca
         return "no recording confirms the rules of this release"
     if case is not None and case.load.begins_at_work:
         return "no logs that begin with a checkpoint of a dispatcher at work were compared"
+    if cursor_moves(log):
+        return "the log has moves of the cursor (skip, clear, expiry, reset, seek), which are not simulated"
     if rules.clients.describe(log) or rules.priorities or rules.custom.client_ranges is not None:
         return "no client script was recorded with both settings of its consumers"
     known = measured_releases()

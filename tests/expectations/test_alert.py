@@ -118,7 +118,9 @@ def test_findings_of_one_root_cause_are_told_in_one_sentence(alerts: list[Alert]
     assert cause.startswith("2 out_of_order, 1 split_key at connection 0")
     assert "the worst are order-17 and order-18" in cause
     explained, listed = alert.body.split("\nNew or changed")
-    assert explained.endswith(f"\nWhat happened\n- {cause}\n")
+    happened, advice = explained.split("\nWhat would have prevented the order violations\n")
+    assert happened.endswith(f"\nWhat happened\n- {cause}\n")
+    assert advice.startswith("- Advice was not computed: the run that judged the interval did not get to it.")
     assert alert.news[0].explanation in cause
     assert alert.news[0].explanation not in listed
     assert alert.as_json()["root_causes"] == [cause]

@@ -1,0 +1,67 @@
+"""The page of two releases compared over 2,000 subscriptions, in a real browser: `make browser`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dispatch_core.what_if.upgrade_risk import INTRODUCES
+from dispatch_core.what_if.upgrade_risk_page import WORST_SHOWN, front_page, risk_page
+from tests.dispatch_core.what_if.upgrades import ASKED, HOSTILE, home
+from tests.report.test_browser import Shown, browser  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.browser
+
+ROWS = "tbody tr"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("risks")
+    rows = [found.as_json() for found in home(2000)]
+    (place / "risk.html").write_text(risk_page(ASKED.as_json(), rows, {"time": "2026-11-21"}), "utf-8")
+    (place / "index.html").write_text(front_page(ASKED.as_json(), rows, "risk.html"), "utf-8")
+    return place
+
+
+@pytest.mark.parametrize("width", [400, 700, 1280])
+def test_nothing_but_the_page_scrolls_at_any_width_open_or_closed(browser, folder: Path, width: int) -> None:  # noqa: F811
+    shown = Shown(browser, folder / "risk.html", width=width)
+    sizes = "[document.documentElement.scrollWidth, innerWidth, document.documentElement.scrollHeight]"
+    wide, window, closed = shown.page.evaluate(sizes)
+    assert wide == window == width
+    assert shown.page.locator("details").count() == 7
+    assert shown.page.locator("details[open]").count() == 0
+    shown.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
+    wide, _window, opened = shown.page.evaluate(sizes)
+    assert (wide, opened > 5 * closed) == (width, True)
+    assert shown.complaints == []
+
+
+def test_the_counts_and_the_worst_are_seen_at_once_and_the_search_opens_the_rest(browser, folder: Path) -> None:  # noqa: F811
+    shown = Shown(browser, folder / "risk.html")
+    assert shown.seconds < 30
+    assert "2,000 subscriptions: worse 150, not judged 50, better 50" in shown.texts("section.overall p")[0]
+    visible = [row for row in shown.page.locator("main table").nth(1).locator(ROWS).all() if row.is_visible()]
+    assert len(visible) == WORST_SHOWN
+    assert {row.locator(".word").text_content() for row in visible} == {INTRODUCES}
+    shown.page.fill("#search", "topic-00041 worker")
+    assert shown.texts("#shown") == ["1 of 2000 match"]
+    (match,) = [row for row in shown.page.locator(ROWS).all() if row.is_visible()][7:]
+    assert "topic-00041" in (match.text_content() or "")
+    assert shown.page.locator("details[open]").count() == 1
+    shown.page.fill("#search", HOSTILE)
+    assert shown.texts("#shown") == ["1 of 2000 match"]
+    assert shown.page.locator("main img").count() == 0
+    shown.page.fill("#search", "")
+    assert shown.page.locator("details[open]").count() == 0
+    assert (shown.complaints, shown.requests) == ([], shown.requests[:1])
+
+
+def test_the_front_page_leads_to_the_page(browser, folder: Path) -> None:  # noqa: F811
+    shown = Shown(browser, folder / "index.html", width=400)
+    assert "worse 150" in shown.texts("section.overall p")[0]
+    shown.page.click("a")
+    assert shown.page.locator("#search").is_visible()
+    assert shown.complaints == []
