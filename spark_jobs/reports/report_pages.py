@@ -108,12 +108,7 @@ def write_reports(
 def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -> tuple[dict[str, int], int]:
     """Write all pages; return the bytes of each page, and the number of dispatchers."""
     verdicts = _judged(warehouse, span)
-    known = read_advice(folder)
-    advice = {
-        dispatcher: known.get(dispatcher) or missing(warehouse, span, dispatcher)
-        for dispatcher, rows in verdicts.items()
-        if is_wanted(rows)
-    }
+    advice = _advice(warehouse, span, folder, verdicts)
     overrides = ", ".join(Ledger(warehouse).newest("replay").get(span.start_us, {}).get("overrides", ()))
     order = sorted(
         verdicts, key=lambda dispatcher: (_VERDICTS.get(_overall(verdicts[dispatcher]), 1), dispatcher)
@@ -145,6 +140,19 @@ def _write_all(warehouse: Place, span: Interval, folder: Location, limit: int) -
             f"report {span.name}: {len(order) - len(written)} of {len(order)} have no page ({LIMIT_VARIABLE}={limit})"
         )
     return written, len(order)
+
+
+def _advice(
+    warehouse: Place, span: Interval, folder: Location, verdicts: Mapping[Dispatcher, list[dict[str, Any]]]
+) -> dict[Dispatcher, AdviceShown]:
+    """Return the advice for each dispatcher that breaks the order per key; what is missing says how to compute it."""
+    known = read_advice(folder)
+    found: dict[Dispatcher, AdviceShown] = {}
+    for (cluster, topic, subscription), rows in verdicts.items():
+        if is_wanted(rows):
+            key = cluster, topic, subscription
+            found[key] = known.get(key) or missing(warehouse, span, key)
+    return found
 
 
 def _write_script(folder: Location) -> None:

@@ -21,7 +21,7 @@ from spark_jobs.warehouse.delta_tables import Place
 #: In the folder of the interval's reports.
 FILE: Final = "advice.json"
 #: (cluster, topic, subscription)
-Dispatcher = tuple[str, ...]
+Dispatcher = tuple[str, str, str]
 
 
 def write_advice(folder: Place, found: Mapping[Dispatcher, AdviceShown]) -> None:
@@ -38,7 +38,7 @@ def read_advice(folder: Place) -> dict[Dispatcher, AdviceShown]:
         return {}
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     return {
-        tuple(row[name] for name in DISPATCHER_KEY): AdviceShown(
+        (row["cluster"], row["topic"], row["subscription"]): AdviceShown(
             row["sentence"], row["effects"], row["command"]
         )
         for row in rows

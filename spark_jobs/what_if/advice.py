@@ -67,7 +67,7 @@ def advise_interval(
     failed = failed_dispatchers(warehouse, span)
     there = {_key(row): row for row in dispatchers(spark, warehouse, span)} if failed else {}
     found: dict[Dispatcher, AdviceShown] = {}
-    wanted = []
+    wanted: list[dict[str, Any]] = []
     for dispatcher in failed:
         command = command_for(warehouse, span, dispatcher)
         row = there.get(dispatcher)
@@ -106,7 +106,7 @@ def failed_dispatchers(warehouse: Place, span: Interval) -> list[Dispatcher]:
 
 
 def _key(row: dict[str, Any]) -> Dispatcher:
-    return tuple(row[name] for name in DISPATCHER_KEY)
+    return row["cluster"], row["topic"], row["subscription"]
 
 
 def _advised(

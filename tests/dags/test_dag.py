@@ -343,10 +343,11 @@ def test_a_fail_reaches_publish_and_alert_and_still_makes_the_run_red(dag):
     ]  # fmt: skip
     for before, after in itertools.pairwise(order):
         assert after in dag.get_task(before).downstream_task_ids
-    for task_id in ("publish", "report", "alert"):
+    for task_id in ("publish", "advise", "report", "alert"):
         assert task_id in dag.get_task("validate").downstream_task_ids
         assert dag.get_task(task_id).trigger_rule == "all_done"
     assert "alert" in dag.get_task("report").downstream_task_ids, "an alert points to the report"
+    assert "report" in dag.get_task("advise").downstream_task_ids, "a report shows the advice"
     # The last tasks decide a run's state: one of them must not run when validate is red.
     last = {task.task_id for task in dag.tasks if not task.downstream_task_ids and not task.is_teardown}
     assert last == {"alert", "alert_stale", "conclude"}
@@ -394,6 +395,7 @@ def test_drivers_of_spark_share_a_pool_and_no_task_or_run_lasts_for_ever(dag, mo
     from datetime import timedelta
 
     with_spark = {"ingest", "plan", "replay", "publish_tables", "aggregate", "recompute_stale"}
+    with_spark |= {"advise", "judge_stale"}  # these simulate
     monkeypatch.setenv("DISPATCH_AUDIT_SPARK_POOL", "spark")
     reload(dispatch_audit)
     pooled = {task.task_id: task.pool for task in made("dispatch_audit").tasks}
@@ -440,7 +442,7 @@ def test_the_tasks_are_shown_in_groups_and_keep_their_names(dag):
     }
     assert groups == {
         "replay_all": ["discard_staging", "plan", "publish_tables", "replay"],
-        "judge": ["alert", "publish", "report", "validate"],
+        "judge": ["advise", "alert", "publish", "report", "validate"],
         "late_logs": ["alert_stale", "find_stale", "judge_stale", "recompute_stale"],
     }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatch_airflow import stages
-from dispatch_airflow.home import Home, StepError
+from dispatch_airflow.home import Home, ParameterError, StepError
 from dispatch_core.errors import DispatchAuditError
 from tests.checkout import ROOT
 
@@ -258,3 +258,17 @@ def test_what_is_submitted_runs_the_module_with_its_arguments(tmp_path):
         check=False,
     )
     assert refused.returncode == 2, "the exit code of the stage"
+
+
+def test_advice_is_written_beside_the_reports_of_the_interval_and_bounded(asked, monkeypatch):
+    stages.advise(CHOSEN, HOME)
+    monkeypatch.setenv(stages.ADVICE_VARIABLE, "0")
+    stages.advise(CHOSEN, HOME)
+    for command, lines in zip(asked, ("100000", "0"), strict=True):
+        assert command[1:3] == ["-m", "spark_jobs.what_if.advice"]
+        assert values(command, "--interval-end") == [CHOSEN["interval_end"]]
+        assert values(command, "--out") == [f"{HOME.reports}/2026-11-21"]
+        assert values(command, "--most-events") == [lines]
+    monkeypatch.setenv(stages.ADVICE_VARIABLE, "some")
+    with pytest.raises(ParameterError, match="DISPATCH_AUDIT_ADVICE_EVENTS is 'some'"):
+        stages.advise(CHOSEN, HOME)

@@ -11,6 +11,7 @@ from dispatch_core.what_if.upgrade_risk_page import WORST_SHOWN, front_page, ris
 from tests.dispatch_core.what_if.upgrades import ASKED, HOSTILE, home
 from tests.report.test_browser import Shown, browser  # noqa: F401 - a fixture
 
+# ruff: noqa: F811 - arguments are named as the fixture
 pytestmark = pytest.mark.browser
 
 ROWS = "tbody tr"
@@ -26,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [400, 700, 1280])
-def test_nothing_but_the_page_scrolls_at_any_width_open_or_closed(browser, folder: Path, width: int) -> None:  # noqa: F811
+def test_nothing_scrolls_sideways_open_or_closed(browser, folder: Path, width: int) -> None:
     shown = Shown(browser, folder / "risk.html", width=width)
     sizes = "[document.documentElement.scrollWidth, innerWidth, document.documentElement.scrollHeight]"
     wide, window, closed = shown.page.evaluate(sizes)
@@ -39,7 +40,9 @@ def test_nothing_but_the_page_scrolls_at_any_width_open_or_closed(browser, folde
     assert shown.complaints == []
 
 
-def test_the_counts_and_the_worst_are_seen_at_once_and_the_search_opens_the_rest(browser, folder: Path) -> None:  # noqa: F811
+def test_the_counts_and_the_worst_are_seen_at_once_and_the_search_opens_the_rest(
+    browser, folder: Path
+) -> None:
     shown = Shown(browser, folder / "risk.html")
     assert shown.seconds < 30
     assert "2,000 subscriptions: worse 150, not judged 50, better 50" in shown.texts("section.overall p")[0]
@@ -59,7 +62,7 @@ def test_the_counts_and_the_worst_are_seen_at_once_and_the_search_opens_the_rest
     assert (shown.complaints, shown.requests) == ([], shown.requests[:1])
 
 
-def test_the_front_page_leads_to_the_page(browser, folder: Path) -> None:  # noqa: F811
+def test_the_front_page_leads_to_the_page(browser, folder: Path) -> None:
     shown = Shown(browser, folder / "index.html", width=400)
     assert "worse 150" in shown.texts("section.overall p")[0]
     shown.page.click("a")

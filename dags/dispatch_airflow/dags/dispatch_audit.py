@@ -308,6 +308,7 @@ def recompute_stale(stale: list[dict[str, str]], chosen: dict[str, str]) -> list
     retries=1,
     retry_delay=timedelta(seconds=10),
     outlets=[AUDITED, VERDICT, VERDICT_OF_INTERVAL],
+    pool=SPARK_POOL,
     map_index_template="{{ task.op_kwargs['stale']['interval_start'] }}",
 )
 def judge_stale(stale: dict[str, str], params: dict[str, Any], outlet_events: Any) -> None:

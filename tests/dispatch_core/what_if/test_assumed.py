@@ -24,7 +24,9 @@ DATA = Path(__file__).resolve().parents[2] / "data"
         ("recordings/4.2.4/designed-failover-modulo-p1", False),
     ],
 )
-def test_a_log_whose_cursor_is_moved_is_like_no_recording_that_was_measured(recording: str, moves: bool) -> None:
+def test_a_log_whose_cursor_is_moved_is_like_no_recording_that_was_measured(
+    recording: str, moves: bool
+) -> None:
     (source,) = find_recordings([DATA / recording])
     (log,) = read_recording(source).logs
     assert (cursor_moves(log) > 0) == moves
