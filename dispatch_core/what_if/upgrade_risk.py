@@ -91,7 +91,7 @@ def upgrade(release: str, settings: Settings, against: str | None = None) -> Upg
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """What release B changes for one dispatcher.
+    """The change that release B makes for one dispatcher.
 
     Attributes:
         before, after: the rows under A and B; ``before`` is ``None`` where A is what was recorded.
@@ -238,7 +238,7 @@ def _outcome(found: Risk) -> str:
 
 
 def _baseline(found: Risk) -> list[Measures]:
-    """What side A may look like: the recording with the simulations under its rules, or the simulations under A."""
+    """List measures of side A: the recording with the simulations under its rules, or the simulations under A."""
     if found.before is not None:
         return [simulated.measures for simulated in found.before.outcomes]
     recorded = found.after.recorded

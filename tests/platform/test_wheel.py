@@ -71,6 +71,7 @@ def test_what_the_code_reads_beside_itself_is_among_them() -> None:
         "dispatch_core/report/page.css",
         "dispatch_core/report/page.js",
         "dispatch_core/what_if/calibration.json",
+        "dispatch_core/what_if/upgrade_risk.js",
         "dispatch_expectations/data_docs.css",
         "spark_jobs/log4j2.properties",
     }

@@ -1,4 +1,4 @@
-"""What a simulation leaves out of a log is said with its predictions."""
+"""Predictions name what their simulation leaves out of a log."""
 
 from __future__ import annotations
 
