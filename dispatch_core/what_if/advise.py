@@ -154,10 +154,11 @@ def _tried(
         if change.kind in kinds or (kinds and not alternatives):
             continue
         row = replace(predicted(change.rules), tolerated=tolerated)
-        yield Tried(change, row, _against(row))
+        yield Tried(change, row, against(row))
 
 
-def _against(row: Row) -> str | None:
+def against(row: Row) -> str | None:
+    """Return the reason why a change with this prediction is not advised; ``None`` = it is."""
     confidence, simulated = row.confidence, row.simulated
     if confidence is None or simulated is None or row.recorded is None:
         return row.problem or "nothing is predicted"
@@ -165,7 +166,8 @@ def _against(row: Row) -> str | None:
         return f"{simulated.order_violations} order violations are predicted"
     if confidence.probability < SURE_ENOUGH:
         return f"too unsure: {confidence.probability * 100:.0f} of 100"
-    if simulated.never_sent > row.recorded.never_sent:
+    known = [outcome.measures.never_sent for outcome in row.control]
+    if simulated.never_sent > max([row.recorded.never_sent, *known]):
         return f"{simulated.never_sent} entries would not have been sent by the end of the log"
     return None
 

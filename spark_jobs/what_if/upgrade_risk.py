@@ -248,14 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Location.of, help="folder or URL of the comparison")
     parser.add_argument("--broker-version", required=True, metavar="VERSION", help="release B")
     parser.add_argument("--against", metavar="VERSION", help="release A (default: what was recorded)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        dest="settings",
-        help="of release B, by broker.conf name",
-    )
+    stage_command.add_settings(parser)
     parser.add_argument("--topics", default="*", metavar="PATTERN", help="with * and ? (default: all)")
     parser.add_argument("--subscriptions", default="*", metavar="PATTERN", help="with * and ? (default: all)")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="simulations of each release")

@@ -10,7 +10,8 @@ import pytest
 
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, changes_for
+from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, against, changes_for
 from dispatch_core.what_if.advise_text import as_json, effects, for_page, for_people
 from dispatch_core.what_if.compare import OrderLimits
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
@@ -84,7 +85,7 @@ def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
     found = advice(replace(stored, messages=stored.messages.slice(0, 0)), range(1))
     assert found.problem is not None
     assert "no advice: " in for_people(found)
-    assert "Shared subscriptions are not simulated" in for_page([found], "x").sentence
+    assert "the log holds no message" in for_page([found], "x").sentence
     valid_lines("advise", json.dumps(as_json(found)))
 
 
@@ -101,6 +102,19 @@ def test_only_what_happens_from_a_time_on_is_to_be_prevented() -> None:
     log_read = read(CLASSIC)
     last_us = int(log_read.events["t_us"][-1].as_py())
     assert not advice(log_read, range(1), from_us=last_us).needed
+
+
+def test_what_the_control_leaves_unsent_is_no_reason_against_a_change() -> None:
+    (log,) = read_recording(find_recordings([str(CLASSIC)])[0]).logs
+    row = advice(log, range(5), alternatives=False).prevents[0].row
+    unsent, as_control = (
+        tuple(replace(known, measures=replace(known.measures, never_sent=5)) for known in outcomes)
+        for outcomes in (row.outcomes, row.control)
+    )
+    assert (
+        against(replace(row, outcomes=unsent)) == "5 entries would not have been sent by the end of the log"
+    )
+    assert against(replace(row, outcomes=unsent, control=as_control)) is None
 
 
 def test_the_command_prints_lines_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
