@@ -277,7 +277,7 @@ def _not_judged(before: Row | None, after: Row) -> tuple[str, ...]:
                 "the recorded rules could not be simulated, so nothing shows how good the simulation is"
             )
         if row.not_measured is not None:
-            found.append(f"its probability is not measured: {row.not_measured}")
+            found.append(f"how often such a prediction comes true ({row.not_measured})")
         if row.recorded is not None and row.recorded.order_uncertain:
             doubtful = counted(row.recorded.order_uncertain, "finding", "findings")
             found.append(f"{doubtful} against the order that the recording cannot prove")

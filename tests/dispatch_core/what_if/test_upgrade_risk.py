@@ -97,7 +97,7 @@ def test_two_sides_that_are_the_same_are_refused() -> None:
 
 def test_reasons_are_given_for_what_was_not_judged() -> None:
     whole = predicted(measures(), [measures()] * 5, not_measured=UNMEASURED)
-    assert risk([whole]).not_judged == (f"its probability is not measured: {UNMEASURED}",)
+    assert risk([whole]).not_judged == (f"how often such a prediction comes true ({UNMEASURED})",)
     alone = predicted(measures(order_uncertain=2), [measures()] * 5, control=[])
     without, doubtful = risk([alone]).not_judged
     assert without.startswith("the recorded rules could not be simulated")
