@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,9 +86,6 @@ def differences(truth: Truth, audit: Audit) -> list[str]:
     seen_after_ack = {"{}:{}".format(*entry) for entry, _ in truth.after_ack}
     doubles = {finding["positions"][0] for finding in audit.of("double_outstanding")}
     unexplained = {finding["positions"][0] for finding in audit.of("redelivered") if "cause" not in finding}
-    never = sum(len(finding["positions"]) for finding in audit.of("never_delivered"))
-    # Of what a key's hash holds for ever, the audit says how much it is, in the wait.
-    never += min(max(len(truth.unseen) - never, 0), _still_waiting(audit))
     doubtful = {(name, key, "{}:{}".format(*entry)) for name, key, entry in truth.doubtful}
     only_doubtful = bool(backwards) and backwards <= doubtful and not split
     order = "FAIL" if truth.broken_keys or only_doubtful else "PASS"
@@ -101,7 +98,11 @@ def differences(truth: Truth, audit: Audit) -> list[str]:
     neither_can_tell = undecided and bool(racing) and racing <= doubtful and not truth.broken_keys
     expected = {
         "quarantined lines": (audit.verdict["quarantined"], 0),
-        "never received": (never, len(truth.unseen)),
+        "never received": (_never_received(truth, audit), len(truth.unseen)),
+        "found undelivered, not seen": (
+            _undelivered_for_certain(audit) - {position for position, _ in truth.unseen},
+            set(),
+        ),
         "order": (audit.promise("per_key_order"), "UNKNOWN" if neither_can_tell else order),
         "duplicates": (audit.promise("duplicate_delivery"), "FAIL" if truth.repeated else "PASS"),
         "completeness": (audit.promise("completeness"), "FAIL" if truth.unseen else "PASS"),
@@ -119,14 +120,55 @@ def differences(truth: Truth, audit: Audit) -> list[str]:
     ]
 
 
-def _still_waiting(audit: Audit) -> int:
-    """Count the messages of stuck keys that the log leaves waiting; some may have been received before."""
-    waits = [finding["explanation"] for finding in audit.of("stuck_key")]
+def _never_received(truth: Truth, audit: Audit) -> int:
+    """Count the messages that the audit finds undelivered; where it leaves this open, as the clients saw it.
+
+    A certain ``never_delivered`` names what nobody can have received. A possible one, and a stuck key that waits at the
+    end, may have been received before. The same holds for what the audit counts and does not name.
+    """
+    unseen = Counter(position for position, _ in truth.unseen)
+    certain = _undelivered_for_certain(audit)
+    stuck = [
+        finding
+        for finding in audit.findings
+        if finding["kind"] == "stuck_key" and "still waiting" in finding["explanation"]
+    ]
+    possible = {
+        position
+        for finding in audit.findings
+        if finding["kind"] == "never_delivered" or finding in stuck
+        for position in _positions(finding)
+    }
+    found = sum(max(unseen[position], 1) for position in certain)
+    found += sum(unseen[position] for position in possible - certain)
+    unnamed = sum(max(_waited(finding) - len(finding["positions"]), 0) for finding in stuck)
+    return found + min(max(len(truth.unseen) - found, 0), unnamed + _only_counted(audit))
+
+
+def _undelivered_for_certain(audit: Audit) -> set[Position]:
+    return {position for finding in audit.of("never_delivered") for position in _positions(finding)}
+
+
+def _positions(finding: dict[str, Any]) -> Iterator[Position]:
+    for text in finding["positions"]:
+        ledger, entry = text.split(":")
+        yield int(ledger), int(entry)
+
+
+def _waited(stuck: dict[str, Any]) -> int:
+    """Return how many messages of a stuck key waited; its explanation gives the number if there are several."""
     return sum(
-        int(count)
-        for wait in waits
-        if "still waiting" in wait
-        for count in re.findall(r"(\d+) messages? waited", wait)
+        int(count.replace(",", "")) for count in re.findall(r"([\d,]+) messages waited", stuck["explanation"])
+    )
+
+
+def _only_counted(audit: Audit) -> int:
+    """Return how many stored entries the audit counts as undelivered without a finding for them."""
+    return sum(
+        int(count.replace(",", ""))
+        for promise in audit.verdict["promises"]
+        if promise["promise"] == "completeness"
+        for count in re.findall(r"stored entries not delivered by then[^:]*: ([\d,]+)", promise["reason"])
     )
 
 

@@ -165,7 +165,7 @@ def comparable(script: Script) -> frozenset[str]:
         return frozenset(always)
     stays_unsent = any(word in class_of(script.name) for word in ("sticky", "classic"))
     stays_unsent = stays_unsent or script.reads_compacted or script.ends_with_nobody
-    everything = always if stays_unsent else always | {"never received"}
+    everything = always if stays_unsent else always | {"never received", "found undelivered, not seen"}
     if single_active:
         return frozenset(everything if script.mixed_keys else everything | {"seen backwards, not found"})
     if script.type == "Shared" or script.out_of_order:

@@ -1,0 +1,83 @@
+"""What clients never received is what the audit finds undelivered, with certainty or possibly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.recorder.comparison import Audit, differences
+from tests.recorder.truth import Truth
+
+#: As the audit of a 4.0.0 names a key whose hash the broker holds for ever (#24736).
+WAITS: str = "key k (hash 9) waited for c3 5.09 s from 04:32:57.436: the hash drains{}; it was still waiting at 04:33:02.526"
+SENT_AT_LAST: str = WAITS.split(";", maxsplit=1)[0].format("")
+UNDELIVERED: str = "stored entries not delivered by then, and no finding says why: 2"
+
+
+def finding(kind: str, *positions: str, uncertain: bool = False, explanation: str = "") -> dict[str, Any]:
+    return {"kind": kind, "positions": list(positions), "uncertain": uncertain, "explanation": explanation}
+
+
+def disagreement(unseen: set[tuple[int, int]], *findings: dict[str, Any], reason: str = "") -> list[str]:
+    """Compare an audit of these findings with clients that never received these entries, of one message each."""
+    promises = ("per_key_order", "duplicate_delivery", "completeness", "input_quality")
+    rows = [
+        {"promise": promise, "verdict": "PASS", "reason": reason if promise == "completeness" else ""}
+        for promise in promises
+    ]
+    audit = Audit(list(findings), {"quarantined": 0, "promises": rows})
+    lines = differences(Truth(unseen={(position, 0) for position in unseen}), audit)
+    return [line for line in lines if line.startswith(("never received", "found undelivered"))]
+
+
+ONE = finding("stuck_key", "3:4", explanation=WAITS.format(""))
+TEN = finding("stuck_key", "3:4", "3:6", explanation=WAITS.format("; 1,010 messages waited, 3:4 first"))
+
+
+@pytest.mark.parametrize(
+    ("findings", "unseen"),
+    [
+        pytest.param([ONE], {(3, 4)}, id="one message of a stuck key"),
+        pytest.param([ONE], set(), id="received before it had to wait"),
+        pytest.param([{**ONE, "uncertain": True}], {(3, 4)}, id="possibly stuck"),
+        pytest.param([{**ONE, "uncertain": True}], set(), id="possibly stuck, received"),
+        pytest.param([TEN], {(3, entry) for entry in range(1010)}, id="more than the finding names"),
+        pytest.param([finding("never_delivered", "3:4")], {(3, 4)}, id="never delivered"),
+        pytest.param(
+            [finding("never_delivered", "3:4", uncertain=True)], {(3, 4)}, id="possibly never delivered"
+        ),
+        pytest.param([finding("never_delivered", "3:4", uncertain=True)], set(), id="possibly, received"),
+        pytest.param([finding("never_delivered", "3:4"), ONE], {(3, 4)}, id="in two findings"),
+    ],
+)
+def test_they_agree(findings: list[dict[str, Any]], unseen: set[tuple[int, int]]) -> None:
+    assert disagreement(unseen, *findings) == []
+
+
+@pytest.mark.parametrize(
+    ("findings", "unseen", "said"),
+    [
+        pytest.param([], {(3, 4)}, 0, id="not found"),
+        pytest.param([ONE], {(3, 5)}, 0, id="not that of the stuck key"),
+        pytest.param([ONE], {(3, 4), (3, 6)}, 1, id="more than a stuck key's"),
+        pytest.param([{**ONE, "uncertain": True}], {(3, 5)}, 0, id="not that of the possibly stuck key"),
+        pytest.param([TEN], {(3, entry) for entry in range(1011)}, 1010, id="more than waited"),
+        pytest.param([{**ONE, "explanation": SENT_AT_LAST}], {(3, 4)}, 0, id="not stuck at the end"),
+    ],
+)
+def test_they_differ(findings: list[dict[str, Any]], unseen: set[tuple[int, int]], said: int) -> None:
+    assert disagreement(unseen, *findings) == [
+        f"never received: the audit says {said}, the clients saw {len(unseen)}"
+    ]
+
+
+@pytest.mark.parametrize("unseen", [set(), {(3, 5)}])
+def test_an_entry_that_was_received_is_not_undelivered(unseen: set[tuple[int, int]]) -> None:
+    lines = disagreement(unseen, finding("never_delivered", "3:4"))
+    assert "found undelivered, not seen: the audit says {(3, 4)}, the clients saw set()" in lines
+
+
+def test_what_the_audit_only_counts() -> None:
+    assert disagreement({(3, 4), (3, 5)}, reason=UNDELIVERED) == []
+    assert disagreement({(3, 4), (3, 5), (3, 6)}, reason=UNDELIVERED) != []
