@@ -139,6 +139,7 @@ class Saved(NamedTuple):
 
     state: st_.Saved
     unacked_indexes: dict[int, int]
+    counted_twice: dict[int, int]
     round_robin_index: int
     broken: frozenset[int]
     inactive: frozenset[int]
@@ -180,6 +181,9 @@ class MultipleConsumersDispatcher(ABC):
         self._sent_deleted: set[int] = set()
         self._several = SeveralHolders()  # entries that several consumers hold; only Shared sends any
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
+        self._counted_twice: dict[
+            int, int
+        ] = {}  # entry → messages that its pending ack lacks, see ``count_twice``
         self._round_robin_index = 0  # currentConsumerRoundRobinIndex; only Shared moves it
         # Slots whose connections are known to have broken, and those that are not active any more; only Shared asks.
         self._broken: frozenset[int] = frozenset()
@@ -233,6 +237,7 @@ class MultipleConsumersDispatcher(ABC):
         self._last_sent = max(self._last_sent - drop, -1)
         self._sent_deleted = {entry - drop for entry in self._sent_deleted if entry >= drop}
         self._unacked_indexes = {entry - drop: left for entry, left in self._unacked_indexes.items()}
+        self._counted_twice = {entry - drop: count for entry, count in self._counted_twice.items()}
         self._several.drop(drop)
         self._make_room(len(self.state.deleted))
         self._new_hashes(known)
@@ -294,6 +299,7 @@ class MultipleConsumersDispatcher(ABC):
         slot = self._check_connected(consumer)
         pending = self._pending_on(slot)
         membership.drop_member(self.state, slot)
+        self._forget_counted_twice(pending)
         return slot, pending
 
     def _requeue_member(self, consumer: int) -> None:
@@ -374,6 +380,26 @@ class MultipleConsumersDispatcher(ABC):
                 self._sent_deleted.add(entry)
         return int(commands.ack_indexes(self.state, entry, left.bit_count()))
 
+    def unacked_indexes(self, entry: int) -> int:
+        """Return the batch indexes of an entry that the cursor does not have as acknowledged, as a bit set."""
+        if self.state.deleted[entry]:
+            return 0
+        return self._unacked_indexes.get(entry, (1 << self.state.num_messages.item(entry)) - 1)
+
+    def count_twice(self, consumer: int, entry: int, messages: int) -> None:
+        """Lower the counter of the holder of a batch by messages that two overlapping acks of its indexes count, both.
+
+        Since #25592 the pending ack says how many messages are left, and lacks these, too: when it goes, it lowers the
+        counter by so many less. Before, the counter stays too low. Source: Consumer.individualAckNormal,
+        PendingAcksMap.updateRemainingUnacked.
+        """
+        slot = self.slot(consumer)
+        if self.state.s[st_.COUNTS_REMAINING]:
+            if slot not in self._several.holders(self.state, entry):
+                return  # it has gone meanwhile, and has lowered the counter by so many less
+            self._counted_twice[entry] = self._counted_twice.get(entry, 0) + messages
+        permits.add_unacked(self.state, slot, -messages)
+
     def unblock(self, consumer: int) -> int:
         """Clear the consumer's block on unacked messages; its parked permits flow. Returns 1 if there are any."""
         slot = self.slot(consumer)
@@ -391,6 +417,7 @@ class MultipleConsumersDispatcher(ABC):
         for entry in entries:
             self._check_stored(entry)
             self._several.turn_to(self.state, entry, slot)
+            permits.add_unacked(self.state, slot, self._counted_twice.pop(entry, 0))
             if self.state.holder[entry] != slot:
                 raise IllegalTransitionError(
                     f"entry {entry} is not pending on consumer {consumer}",
@@ -430,7 +457,9 @@ class MultipleConsumersDispatcher(ABC):
             self._check_stored(entry)
         for entry in entries:
             commands.add_requested(self.state, entry)
-        return sum(self.unacked_messages(entry) for entry in entries)
+        messages = sum(self.unacked_messages(entry) for entry in entries)
+        self._forget_counted_twice(entries)
+        return messages
 
     def lower_for_redelivery(self, consumer: int, messages: int, *, everything: bool = False) -> None:
         """Part of ``redeliver``: lower the unacked counter and clear the consumer's block."""
@@ -453,8 +482,8 @@ class MultipleConsumersDispatcher(ABC):
         return commands.flow_parked(self.state, self.slot(consumer), everything)
 
     def unacked_messages(self, entry: int) -> int:
-        """Count the messages of an entry that the cursor does not have as acknowledged."""
-        return int(pending_acks.unacked_messages(self.state, entry))
+        """Count the messages by which the counter of the holder of an entry falls when its pending ack goes."""
+        return int(pending_acks.unacked_messages(self.state, entry)) - self._counted_twice.get(entry, 0)
 
     def written_first(self, already_acked: int) -> None:
         """Have a send be written before the dispatcher lowered its total (``lower_total``).
@@ -490,7 +519,12 @@ class MultipleConsumersDispatcher(ABC):
         """Move the cursor forward: every entry up to ``target`` is deleted."""
         if target >= 0:
             self._check_stored(target)
-        self._sent_deleted.update(cursor_moves.move_forward(self.state, target))
+        passed = cursor_moves.move_forward(self.state, target)
+        self._sent_deleted.update(passed)
+        for entry in passed if self._counted_twice else ():
+            twice = self._counted_twice.pop(entry, 0)
+            self.state.pending_count[entry] -= twice
+            self.state.acked_indexes[entry] += twice  # of a passed entry: what its pending ack lacks
         for entry in [known for known in self._unacked_indexes if known <= self.state.s[st_.MARK_DELETE]]:
             del self._unacked_indexes[entry]
 
@@ -502,6 +536,7 @@ class MultipleConsumersDispatcher(ABC):
             )
         cursor_moves.reset(self.state, entry)
         self._unacked_indexes.clear()
+        self._counted_twice.clear()
         self._sent_deleted.clear()
 
     def know_ledgers(self, ledger_start: Callable[[int], int]) -> None:
@@ -723,6 +758,7 @@ class MultipleConsumersDispatcher(ABC):
         return Saved(
             st_.save(self.state, low, high, all_hashes=membership),
             dict(self._unacked_indexes),
+            dict(self._counted_twice),
             self._round_robin_index,
             self._broken,
             self._inactive,
@@ -733,6 +769,7 @@ class MultipleConsumersDispatcher(ABC):
         """Restore what was saved."""
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
+        self._counted_twice = dict(saved.counted_twice)
         self._round_robin_index = saved.round_robin_index
         self._broken = saved.broken
         self._inactive = saved.inactive
@@ -864,11 +901,22 @@ class MultipleConsumersDispatcher(ABC):
         self._check_stored(entry)
         self._turn_to_owner(entry, by)
         hash_id = self.state.pending_hash.item(entry)
-        done = self._acked(entry, hash_id, command(self.state, entry))
+        twice = self._counted_twice.pop(entry, 0)
+        if twice and forget_indexes:  # all parts at once
+            permits.add_unacked(self.state, int(self.state.holder[entry]), twice)
+        effect = command(self.state, entry)
+        if twice and not forget_indexes:
+            effect = effect._replace(messages=effect.messages - twice)
+        done = self._acked(entry, hash_id, effect)
         self._hand_on([entry])
         if forget_indexes:
             self._unacked_indexes.pop(entry, None)
         return done
+
+    def _forget_counted_twice(self, entries: Iterable[int]) -> None:
+        """Forget what pending acks lack that have gone."""
+        for entry in entries if self._counted_twice else ():
+            self._counted_twice.pop(entry, None)
 
     def _owner_of_ack(self, entry: int, by: int | None) -> int:
         """Return the slot of the consumer whose pending ack an acknowledgement of an entry removes, NOBODY for none."""

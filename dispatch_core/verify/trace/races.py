@@ -37,6 +37,18 @@ A = TypeVar("A")
 MAX_ORDERS: Final = 600
 
 
+@dataclass(slots=True)
+class CountedTwice:
+    """Messages of a batch that two acks of its indexes may count, both.
+
+    ``under_way``: the connections of the two, as far as they have not gone on: until then no shown counter refutes it.
+    """
+
+    entry: int
+    messages: int
+    under_way: set[int]
+
+
 @dataclass(slots=True, eq=False)
 class Command:
     """A client's command, or the part of it that concerns one entry, from its arrival to its effect."""
@@ -55,6 +67,7 @@ class Command:
         False  # an open fact: a policy's limit had ended before an ack of the consumer, which unblocked it
     )
     stay: tuple[int, ...] = ()  # an open fact: entries that a request for everything has not taken
+    counted_twice: CountedTwice | None = None  # an open fact about acks of batch indexes
     requests: bool = False  # a redelivery request whose line is to come has begun
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
@@ -70,7 +83,13 @@ class Command:
     @property
     def is_fact(self) -> bool:
         """True for an open fact, false for a command."""
-        return self.held_from is not None or self.total_by != 0 or self.limit_ended or bool(self.stay)
+        about_a_dispatcher = self.held_from is not None or self.total_by != 0 or self.limit_ended
+        return about_a_dispatcher or self.about_a_counter
+
+    @property
+    def about_a_counter(self) -> bool:
+        """True for an open fact that a shown counter of unacknowledged messages settles."""
+        return bool(self.stay) or self.counted_twice is not None
 
 
 @dataclass(slots=True)

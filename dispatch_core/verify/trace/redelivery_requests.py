@@ -197,19 +197,24 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         shown = {fact.seq for fact in closed if fact.applied and fact.stay}
         self._facts = [fact for fact in self._facts if not fact.stay or fact.seq not in shown]
 
-    def _show_what_stays(self, fact: Command) -> None:
+    def _show(self, fact: Command) -> None:
         """Take an open fact as shown by the present line."""
         self.apply_fact(fact)
         fact.applied = True
         self._close_facts([fact])
 
-    def _forget_what_stays(self, consumer: int | None = None) -> None:
-        """Forget what is open about the requests of a consumer, or of all."""
-        if any(fact.stay for fact in self._facts):
-            others = (
-                fact for fact in self._facts if not fact.stay or consumer not in (None, fact.connection)
-            )
-            self._facts = [*others]
+    def _forget_refuted(self) -> None:
+        """Forget what is open about counters of unacknowledged messages: a line shows them all, in the plain order."""
+        if any(fact.about_a_counter for fact in self._facts):
+            self._facts = [fact for fact in self._facts if not self._is_refuted(fact)]
+
+    def _is_refuted(self, fact: Command) -> bool:
+        """Check whether an open fact does not go together with counters as they are in the plain order."""
+        return bool(fact.stay)
+
+    def _adds(self, fact: Command) -> int:
+        """Return by how many messages a counter is higher if an open fact about it is true."""
+        return self._messages(fact.stay)
 
     def _show_by_counter(self, consumer: int, plain: int, recorded: int) -> int:
         """Compare a shown counter of unacknowledged messages with what is open.
@@ -217,9 +222,9 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         Returns the seq of the request about which it shows something, or 0.
         """
         for fact in self._facts:
-            own = fact.stay and fact.connection == consumer
-            if own and recorded == plain + self._messages(fact.stay):
-                self._show_what_stays(fact)
+            own = fact.about_a_counter and fact.connection == consumer
+            if own and recorded == plain + self._adds(fact):
+                self._show(fact)
                 return fact.seq
         begun = self._may_have_begun(consumer)
         if begun is None:
@@ -241,7 +246,7 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
             removed = set(self._removed_for(line)).intersection(line.inputs["positions"])
             facts = [fact for fact in self._facts if removed.intersection(fact.stay)]
             if facts:
-                self._show_what_stays(min(facts, key=lambda fact: len(fact.stay)))
+                self._show(min(facts, key=lambda fact: len(fact.stay)))
         super()._on_ack(line)
 
     def _messages(self, entries: Sequence[int]) -> int:

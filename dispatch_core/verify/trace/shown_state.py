@@ -27,12 +27,12 @@ from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.index_acks import IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
-from dispatch_core.verify.trace.redelivery_requests import RedeliveryRequestsDriver
 from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
@@ -95,7 +95,7 @@ def _arrival(command: Command, line: Line) -> Arrival:
     return Arrival(command.connection, command.seq, command.entry, line.t_us)
 
 
-class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
+class ShownStateDriver(PositionsDriver, IndexAcksDriver):
     """Verify the lines and fields that show the state of the dispatcher."""
 
     state_fields: ClassVar[Fields] = STATE_FIELDS
@@ -247,7 +247,7 @@ class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
             return
         self._settle_counted()
         if not self._late_commands() and usable == self._consumers_now():
-            self._forget_what_stays()
+            self._forget_refuted()
             self.tally.exact("state")
             return
         racing = 0
@@ -588,6 +588,7 @@ class ShownStateDriver(PositionsDriver, RedeliveryRequestsDriver):
 
     def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
         """See ``PendingAcksDriver``."""
+        super()._acknowledged_now(command, holder, messages)
         consumer = st_.NOBODY if holder is None else holder
         self._effects_open.ack(command.connection, command.seq, consumer, messages, entry=command.entry)
 

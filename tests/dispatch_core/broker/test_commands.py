@@ -201,6 +201,32 @@ def test_a_trim_lowers_the_counter_by_what_single_acknowledgements_have_left() -
     assert (core.unacked(1), core.pending_on(1)) == (0, [])
 
 
+@pytest.mark.parametrize(("release", "left"), [("4.0.0", -1), ("4.2.4", 0)])
+@pytest.mark.parametrize("goes", ["ack", "begin_ack", "redeliver", "pending_ack_removed", "move_forward"])
+def test_what_two_acks_count_both_is_given_back_since_25592(release: str, left: int, goes: str) -> None:
+    """The pending ack lacks the message, too, whatever takes it away."""
+    core = sent_a_batch_of(3, release)
+    core.ack(1)
+    assert core.acknowledge_indexes(0, [6]) == 1
+    core.count_twice(1, 0, 1)
+    assert (core.unacked(1), core.unacked_messages(0)) == (1, 2 if left else 1)
+    if goes == "ack":
+        core.ack(0)
+    elif goes == "begin_ack":
+        acked = core.begin_ack(0)
+        assert acked is not None
+        core.finish_ack(0, 1, acked.messages)
+    elif goes == "redeliver":
+        core.redeliver(1, [0])
+    elif goes == "pending_ack_removed":
+        core.pending_ack_removed(0, 1)
+        core.lower_for_redelivery(1, core.add_requested(1, [0]))
+    else:
+        core.move_forward(0)
+        core.trim_passed()
+    assert core.unacked(1) == left
+
+
 def test_before_25592_a_passed_batch_lowers_the_counter_again() -> None:
     """As in 4.0.0 soak-5376-ch-quiet: two clients acknowledge one batch, and the counter of the second one is negative."""
     core = sent_a_batch_of(3, "4.0.0")

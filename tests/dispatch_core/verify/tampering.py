@@ -130,6 +130,30 @@ def copy_with(folder: Path, trace: Trace, where: Path) -> Path:
     return copy
 
 
+def line_of(trace: Trace, seq: int) -> dict[str, Any]:
+    """Return the line with a ``seq``."""
+    (line,) = [line for line in trace if line.get("seq") == seq]
+    return line
+
+
+def divergent(folder: Path, trace: Trace, where: Path) -> list[Finding]:
+    """Verify a changed copy of a recording; return its divergent decisions."""
+    findings = verified(copy_with(folder, trace, where)).tally.findings
+    return [finding for finding in findings if finding.status == "divergent"]
+
+
+def moved(trace: Trace, seq: int, behind: int) -> Trace:
+    """Move a line right behind another one."""
+    line = line_of(trace, seq)
+    trace.remove(line)
+    at = next(at for at, other in enumerate(trace) if other.get("seq") == behind)
+    trace.insert(at + 1, line | {"t_us": trace[at]["t_us"]})
+    first = next(at for at, other in enumerate(trace) if other.get("seq") == 1)
+    for number, other in enumerate(trace[first:], 1):
+        other["seq"] = number
+    return trace
+
+
 def places(trace: Trace, kind: str) -> list[int]:
     """Indexes of the lines of a kind."""
     return [at for at, line in enumerate(trace) if line.get("kind") == kind]

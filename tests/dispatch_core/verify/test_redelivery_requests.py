@@ -22,11 +22,10 @@ And one of 4.0.0, where a request for everything has lines: in ``soak-30035-rang
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from dispatch_core.verify.tally import Finding
 from tests.dispatch_core.verify import tampering as t
 
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
@@ -40,29 +39,6 @@ STAYS, LOWERED, SHOWN, CONTESTED, BETWEEN = (
 
 PARKED: Final = RACES / "soak-21582-classic-shared-quiet"
 WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
-
-
-def line_of(trace: list[dict[str, Any]], seq: int) -> dict[str, Any]:
-    (line,) = [line for line in trace if line.get("seq") == seq]
-    return line
-
-
-def divergent(folder: Path, trace: list[dict[str, Any]], where: Path) -> list[Finding]:
-    """Verify a changed copy of a recording; return its divergent decisions."""
-    findings = t.verified(t.copy_with(folder, trace, where)).tally.findings
-    return [finding for finding in findings if finding.status == "divergent"]
-
-
-def moved(trace: list[dict[str, Any]], seq: int, behind: int) -> list[dict[str, Any]]:
-    """Move a line right behind another one."""
-    line = line_of(trace, seq)
-    trace.remove(line)
-    at = next(at for at, other in enumerate(trace) if other.get("seq") == behind)
-    trace.insert(at + 1, line | {"t_us": trace[at]["t_us"]})
-    first = next(at for at, other in enumerate(trace) if other.get("seq") == 1)
-    for number, other in enumerate(trace[first:], 1):
-        other["seq"] = number
-    return trace
 
 
 @pytest.mark.parametrize(
@@ -84,16 +60,16 @@ def test_the_race_is_named(folder: Path, found: tuple[int, int]) -> None:
 
 def test_what_was_sent_before_the_last_line_of_the_connection_is_taken(tmp_path: Path) -> None:
     """An acknowledgement behind the send: the request comes after it, and so after the send."""
-    trace = moved(t.raw(STAYS), 427, 433)
-    assert divergent(STAYS, trace, tmp_path)
+    trace = t.moved(t.raw(STAYS), 427, 433)
+    assert t.divergent(STAYS, trace, tmp_path)
 
 
 @pytest.mark.parametrize("unacked", [0, 2, 4])
 def test_only_entries_of_the_last_sends_stay(unacked: int, tmp_path: Path) -> None:
     """Line 441 shows that three messages are unacknowledged; the replay read that is not issued says the same."""
     trace = t.raw(STAYS)
-    line_of(trace, 441)["usable"][1][3] = unacked
-    assert 441 in {finding.seq for finding in divergent(STAYS, trace, tmp_path)}
+    t.line_of(trace, 441)["usable"][1][3] = unacked
+    assert 441 in {finding.seq for finding in t.divergent(STAYS, trace, tmp_path)}
 
 
 def test_a_request_that_comes_much_later_has_not_lowered_the_counter(tmp_path: Path) -> None:
@@ -101,30 +77,30 @@ def test_a_request_that_comes_much_later_has_not_lowered_the_counter(tmp_path: P
     for line in trace:
         if line.get("seq", 0) >= 173:
             line["t_us"] += 1_000_000
-    assert 170 in {finding.seq for finding in divergent(LOWERED, trace, tmp_path)}
+    assert 170 in {finding.seq for finding in t.divergent(LOWERED, trace, tmp_path)}
 
 
 @pytest.mark.parametrize(("seq", "unacked"), [(319, 3), (326, 0), (326, 9)])
 def test_a_counter_between_two_steps_diverges(seq: int, unacked: int, tmp_path: Path) -> None:
     trace = t.raw(SHOWN)
-    line_of(trace, seq)["usable"][0][3] = unacked
-    assert seq in {finding.seq for finding in divergent(SHOWN, trace, tmp_path)}
+    t.line_of(trace, seq)["usable"][0][3] = unacked
+    assert seq in {finding.seq for finding in t.divergent(SHOWN, trace, tmp_path)}
 
 
 @pytest.mark.parametrize("unacked", [2, 4])
 def test_a_request_between_two_sends_takes_all_of_the_first(unacked: int, tmp_path: Path) -> None:
     """Three are unacknowledged with the last send, one without what was sent before; 0 = the request came after it."""
     trace = t.raw(BETWEEN)
-    line_of(trace, 256)["usable"][0][3] = unacked
-    assert 256 in {finding.seq for finding in divergent(BETWEEN, trace, tmp_path)}
+    t.line_of(trace, 256)["usable"][0][3] = unacked
+    assert 256 in {finding.seq for finding in t.divergent(BETWEEN, trace, tmp_path)}
 
 
 def test_too_few_acknowledgements_do_not_avoid_a_block(tmp_path: Path) -> None:
     """With the last three messages acknowledged after the round, 40 of at most 39 are unacknowledged: it blocks."""
     trace = t.raw(CONTESTED)
     for _ in range(4):
-        trace = moved(trace, 895, 901)
-    assert divergent(CONTESTED, trace, tmp_path)
+        trace = t.moved(trace, 895, 901)
+    assert t.divergent(CONTESTED, trace, tmp_path)
 
 
 @pytest.mark.parametrize("folder", [PARKED, WITHIN], ids=lambda folder: folder.name)
@@ -135,13 +111,13 @@ def test_nothing_is_open_where_lines_show_the_order(folder: Path) -> None:
 
 def test_parked_permits_that_have_reached_the_dispatcher_count(tmp_path: Path) -> None:
     """Their line is moved in front of the round."""
-    found = divergent(PARKED, moved(t.raw(PARKED), 916, 907), tmp_path)
+    found = t.divergent(PARKED, t.moved(t.raw(PARKED), 916, 907), tmp_path)
     assert "consumer 3: 9" in {finding.expected for finding in found}
 
 
 def test_a_request_does_not_take_what_is_sent_later(tmp_path: Path) -> None:
     """The first removal names an entry that the round sends at 199."""
     trace = t.raw(WITHIN)
-    line_of(trace, 187)["positions"] = ["68:0"]
-    found = divergent(WITHIN, trace, tmp_path)
+    t.line_of(trace, 187)["positions"] = ["68:0"]
+    found = t.divergent(WITHIN, trace, tmp_path)
     assert (187, "pending ack removed: [68:49] (1)") in {(finding.seq, finding.expected) for finding in found}

@@ -1,0 +1,121 @@
+"""Acknowledgements of indexes of one batch by two connections that overlap: both may count the same messages.
+
+A consumer whose redelivery request has sent a batch to another one may still acknowledge indexes of it. Such an ack lowers
+the counter of the consumer that has the batch now, by what the cursor does not have as acknowledged yet. It reaches the cursor
+after that. So if two connections acknowledge indexes of a batch at one moment, neither has to see the other's, and indexes
+that are in both count twice (Consumer.individualAckNormal, getAckedCountForBatchIndexLevelEnabled). In the plain order each
+counts once. That they count twice is an open fact (``races``), until a shown counter or a decision tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dispatch_core.broker import cursor
+from dispatch_core.broker.state import COUNTS_REMAINING
+from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.trace.driver import acknowledged_by
+from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.races import Command, CountedTwice
+from dispatch_core.verify.trace.redelivery_requests import RedeliveryRequestsDriver
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexAck:
+    """An ack that may not have reached the cursor: the indexes, as a bit set, that no earlier one acknowledges."""
+
+    entry: int
+    connection: int
+    newly: int
+
+
+class IndexAcksDriver(RedeliveryRequestsDriver):
+    """Keep open what overlapping acks of batch indexes count."""
+
+    def __init__(self, entries: Entries, facts: TraceFacts, *, tracked: bool) -> None:
+        super().__init__(entries, facts, tracked=tracked)
+        self._index_acks: list[_IndexAck] = []
+        self._unacked_before: dict[
+            int, int
+        ] = {}  # entry of the present ack → its unacknowledged indexes before
+
+    def _change_ordinals(self, change: Callable[[int], int]) -> None:
+        """See ``Driver``. What is pending on nobody any more counts no acks."""
+        super()._change_ordinals(change)
+        pending = [ack for ack in self._index_acks if self.core.holder(ack.entry) is not None]
+        self._index_acks = [_IndexAck(change(ack.entry), ack.connection, ack.newly) for ack in pending]
+        self._facts = [fact for fact in self._facts if self._is_pending(fact)]
+        for fact in self._facts:
+            if fact.counted_twice is not None:
+                fact.counted_twice.entry = change(fact.counted_twice.entry)
+
+    def _is_pending(self, fact: Command) -> bool:
+        """Check whether a fact is about an entry that is still pending, or about no acks of indexes."""
+        return fact.counted_twice is None or self.core.holder(fact.counted_twice.entry) is not None
+
+    def _connection_goes_on(self, line: Line) -> None:
+        """See ``RedeliveryRequestsDriver``: its acks have reached the cursor."""
+        super()._connection_goes_on(line)
+        self._reached_cursor(line)
+
+    def _on_redeliver(self, line: Line) -> None:
+        """See ``RedeliveryRequestsDriver``."""
+        self._reached_cursor(line)
+        super()._on_redeliver(line)
+
+    def _reached_cursor(self, line: Line) -> None:
+        if not self._index_acks:
+            return
+        self._index_acks = [ack for ack in self._index_acks if ack.connection != line.consumer]
+        for fact in self._facts:
+            if fact.counted_twice is not None and line.consumer is not None:
+                fact.counted_twice.under_way.discard(line.consumer)
+
+    def _on_ack(self, line: Line) -> None:
+        """See ``PendingAcksDriver``."""
+        self._unacked_before = {
+            entry: self.core.unacked_indexes(entry)
+            for entry, words in acknowledged_by(line)
+            if words and entry >= 0
+        }
+        super()._on_ack(line)
+
+    def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
+        """See ``PendingAcksDriver``."""
+        super()._acknowledged_now(command, holder, messages)
+        if not command.words or holder is None:
+            return
+        entry, acked = command.entry, ~cursor.ack_set_bits(command.words)
+        for other in self._index_acks:
+            twice = (other.newly & acked).bit_count()
+            if other.entry == entry and other.connection != command.connection and twice:
+                what = f"the ack of indexes of {self._entries.position(entry)}"
+                fact = CountedTwice(entry, twice, {command.connection, other.connection})
+                self._facts.append(Command(command.seq, holder, what, counted_twice=fact))
+        newly = self._unacked_before[entry] & acked
+        if newly and messages:  # none if the broker does not acknowledge indexes
+            self._index_acks.append(_IndexAck(entry, command.connection, newly))
+
+    def apply_fact(self, fact: Command) -> None:
+        """See ``RacingDriver``."""
+        super().apply_fact(fact)
+        twice = fact.counted_twice
+        if twice is not None and fact.connection in self.core.connected():
+            self.core.count_twice(fact.connection, twice.entry, twice.messages)
+
+    def _is_refuted(self, fact: Command) -> bool:
+        """See ``RedeliveryRequestsDriver``."""
+        twice = fact.counted_twice
+        return super()._is_refuted(fact) or (twice is not None and not twice.under_way)
+
+    def _adds(self, fact: Command) -> int:
+        """See ``RedeliveryRequestsDriver``."""
+        twice = fact.counted_twice
+        if twice is None or self._is_over(fact.connection, twice):
+            return super()._adds(fact)
+        return super()._adds(fact) - twice.messages
+
+    def _is_over(self, consumer: int, twice: CountedTwice) -> bool:
+        """Check whether the counter is as in the plain order again: since #25592, once the pending ack has gone."""
+        return bool(self.core.state.s[COUNTS_REMAINING]) and self.core.holder(twice.entry) != consumer

@@ -1,0 +1,59 @@
+"""Acknowledgements of indexes of one batch by two connections, at one moment, count the same messages twice.
+
+In ``soak-24695-classic-shared-racing`` (tests/data/races) consumer 2 had asked for batch 387:17 again, and consumer 4 has it
+now. Lines 608 and 609: both acknowledge the same message. The counter of consumer 4 falls twice for it, as line 642 shows.
+Its pending ack has one message less, too (#25592). So the request of line 1709 lowers the counter by one less, to 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.dispatch_core.verify import tampering as t
+
+TWICE: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "soak-24695-classic-shared-racing"
+)
+
+
+def test_the_race_is_named() -> None:
+    tally = t.verified(TWICE).tally
+    assert tally.total("divergent") == 0
+    assert (642, 609) in {(finding.seq, finding.racing_seq) for finding in tally.findings}
+    assert max(finding.seq for finding in tally.findings) < 1500  # exact before and after the request
+
+
+@pytest.mark.parametrize("unacked", [2, 3, 6])
+def test_no_other_message_counts_twice(unacked: int, tmp_path: Path) -> None:
+    trace = t.raw(TWICE)
+    t.line_of(trace, 642)["usable"][1][3] = unacked
+    assert 642 in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
+
+
+def test_what_counted_once_does_not_count_again_later(tmp_path: Path) -> None:
+    """Line 642 shows that it counts once, behind further commands of both connections."""
+    trace = t.raw(TWICE)
+    t.line_of(trace, 642)["usable"][1][3] = 5
+    found = {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
+    assert 642 not in found
+    assert 645 in found
+
+
+def test_an_ack_that_has_reached_the_cursor_does_not_count_twice(tmp_path: Path) -> None:
+    """Line 609 behind 616: the next command of consumer 2 shows that its ack of line 608 is done."""
+    found = t.divergent(TWICE, t.moved(t.raw(TWICE), 609, 616), tmp_path)
+    assert "usable [2, 1, 1, 6, 4, -8, -8, 5]" in {finding.expected for finding in found}
+
+
+@pytest.mark.parametrize(("release", "left"), [("4.2.1", -1), ("4.2.2", 0)])
+def test_since_25592_the_pending_ack_lacks_it_too(release: str, left: int, tmp_path: Path) -> None:
+    trace = t.raw(TWICE)
+    for header in (line for line in trace if "format" in line):
+        header["broker_version"] = release
+    t.line_of(trace, 1713)["usable"][1][3] = left
+    assert 1713 not in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
+    t.line_of(trace, 1713)["usable"][1][3] = -1 - left
+    assert 1713 in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
