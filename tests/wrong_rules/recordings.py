@@ -649,6 +649,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
     "shared_never_trims_in_attempts": ("4.0.0/ops-0027-skip-shared",),
     "shared_usable_below_the_limit": ("4.2.4/shared-0014-quiet",),
     "shared_passed_batch_counts_again": ("4.2.4/soak-13161-classic-shared-racing",),
+    "shared_counted_twice_is_not_given_back": ("4.2.4/soak-24695-classic-shared-racing",),
     "shared_closed_sends": ("4.2.4/soak-7013-second-classic-shared-racing",),
     "shared_serves_inactive_connections": ("4.2.4/soak-8645-shared-racing",),
     "shared_reads_for_inactive_connections": ("4.0.0/soak-reload-0225-fourth-shared-racing",),

@@ -90,6 +90,12 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
         "if st.s[COUNTS_REMAINING] == 0:",
         "if True:",
     ),
+    "shared_counted_twice_is_not_given_back": edit(
+        "a message that two overlapping acks count lowers the counter once more when its batch goes",
+        "multiple_consumers:MultipleConsumersDispatcher.count_twice",
+        "self.state.s[st_.COUNTS_REMAINING]",
+        "False",
+    ),
     "shared_level_of_the_index_first": edit(
         "consumers of the level at the index come before those of better levels",
         _NEXT,

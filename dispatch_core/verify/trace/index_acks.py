@@ -1,8 +1,8 @@
 """Acknowledgements of indexes of one batch by two connections that overlap: both may count the same messages.
 
 A consumer whose redelivery request has sent a batch to another one may still acknowledge indexes of it. Such an ack lowers
-the counter of the consumer that has the batch now, by what the cursor does not have as acknowledged yet. It reaches the cursor
-after that. So if two connections acknowledge indexes of a batch at one moment, neither has to see the other's, and indexes
+the counter of the consumer that has the batch now, by what the cursor does not have as acknowledged yet; then it reaches
+the cursor. So if two connections acknowledge indexes of a batch at one moment, neither has to see the other's, and indexes
 that are in both count twice (Consumer.individualAckNormal, getAckedCountForBatchIndexLevelEnabled). In the plain order each
 counts once. That they count twice is an open fact (``races``), until a shown counter or a decision tells.
 """
