@@ -381,6 +381,10 @@ class PendingAcksDriver(RacingDriver):
                 command.step = 0 if self._counts_by_end(command.connection, command.result) else steps
         return super()._under_way(steps)
 
+    def _is_flow(self, command: Command) -> bool:
+        """See ``RacingDriver``: of parked permits, too."""
+        return super()._is_flow(command) or isinstance(command.result, ParkedFlow)
+
     def _counts_by_end(self, consumer: int, flow: ParkedFlow) -> bool:
         """Check whether parked permits count within the present window: its end, or their own line, shows it."""
         return flow.applied_at <= self._window_end or self._shown_counted(consumer)

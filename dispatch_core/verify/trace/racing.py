@@ -496,9 +496,11 @@ class RacingDriver(CursorDriver):
 
     def _finish_acks(self) -> tuple[int, str] | None:
         """See ``CursorDriver``."""
-        late = [c for c in self._late_commands() if not c.permits]
+        late = [command for command in self._late_commands() if not self._is_flow(command)]
         for connection in sorted(self._live.values(), key=_number):
-            self._settle(connection)
+            for command in [command for command in connection.late if not self._is_flow(command)]:
+                connection.late.remove(command)
+                self.finish_late(command)
         self._take_trimmed()
         last = max(late, key=lambda command: command.seq, default=None)
         return (
@@ -506,6 +508,10 @@ class RacingDriver(CursorDriver):
             if last is None
             else (last.seq, f"{self._name(last)} may come after the operation on the cursor")
         )
+
+    def _is_flow(self, command: Command) -> bool:
+        """Check whether a step only counts permits: an operation of another thread does not wait for it."""
+        return command.permits > 0
 
     def _acks_under_way(self, low: int, high: int) -> bool:
         """See ``CursorDriver``: acks that arrived, and steps of others that no line has shown to be done."""

@@ -14,6 +14,8 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
   the second send does not block consumer 10, as line 1130 shows.
 - ``soak-21582-classic-shared-quiet``: the request of line 903 clears the block of consumer 3. Its parked permits reach the
   dispatcher at 916, behind a round that has not seen them.
+- ``soak-44211-classic-shared-racing``: a policy's limit ends at 167, between a request and its parked permits. They reach the
+  dispatcher at 170, and the attempt of 168 has not seen them.
 
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
 187 to 198, within a round. What the round sends to its consumer at 199 stays.
@@ -38,6 +40,7 @@ STAYS, LOWERED, SHOWN, CONTESTED, BETWEEN = (
 )
 
 PARKED: Final = RACES / "soak-21582-classic-shared-quiet"
+PARKED_WHILE_A_LIMIT_ENDS: Final = RACES / "soak-44211-classic-shared-racing"
 WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
 
 
@@ -103,16 +106,25 @@ def test_too_few_acknowledgements_do_not_avoid_a_block(tmp_path: Path) -> None:
     assert t.divergent(CONTESTED, trace, tmp_path)
 
 
-@pytest.mark.parametrize("folder", [PARKED, WITHIN], ids=lambda folder: folder.name)
+@pytest.mark.parametrize(
+    "folder", [PARKED, PARKED_WHILE_A_LIMIT_ENDS, WITHIN], ids=lambda folder: folder.name
+)
 def test_nothing_is_open_where_lines_show_the_order(folder: Path) -> None:
     tally = t.verified(folder).tally
-    assert tally.total("exact") == tally.total("decisions") > 700
+    assert tally.total("exact") == tally.total("decisions") > 250
 
 
 def test_parked_permits_that_have_reached_the_dispatcher_count(tmp_path: Path) -> None:
     """Their line is moved in front of the round."""
     found = t.divergent(PARKED, t.moved(t.raw(PARKED), 916, 907), tmp_path)
     assert "consumer 3: 9" in {finding.expected for finding in found}
+
+
+def test_an_attempt_behind_parked_permits_reads(tmp_path: Path) -> None:
+    """Their line is moved in front of the attempt, which issues no read."""
+    trace = t.moved(t.raw(PARKED_WHILE_A_LIMIT_ENDS), 170, 167)
+    found = t.divergent(PARKED_WHILE_A_LIMIT_ENDS, trace, tmp_path)
+    assert (170, "no read") in {(finding.seq, finding.recorded) for finding in found}
 
 
 def test_a_request_does_not_take_what_is_sent_later(tmp_path: Path) -> None:
