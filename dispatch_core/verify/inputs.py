@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -166,6 +166,26 @@ class Line:
         for fields in (self.inputs, self.recorded):
             if fields.get("positions") is not None:
                 fields["positions"] = [entry if entry < 0 else change(entry) for entry in fields["positions"]]
+
+
+class ShownConsumer(NamedTuple):
+    """What the end of a read attempt shows of a consumer."""
+
+    consumer: int
+    usable: int
+    permits: int
+    unacked: int
+
+
+def shown_consumers(line: Line) -> list[ShownConsumer]:
+    """Return what the end of a read attempt shows of each consumer, in list order; empty if it shows none.
+
+    >>> end = Line(7, 0, "read_attempt_end", None, {}, {"usable": [1, 3, 3, 0, 2, 0, -4, 5]})
+    >>> [(shown.consumer, shown.unacked) for shown in shown_consumers(end)]
+    [(1, 0), (2, 5)]
+    """
+    values = line.recorded["usable"] or ()
+    return [ShownConsumer(*values[at : at + 4]) for at in range(0, len(values) - 3, 4)]
 
 
 class Entries:

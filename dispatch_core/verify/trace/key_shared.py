@@ -20,7 +20,7 @@ from dispatch_core.broker.multiple_consumers import Round
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.errors import SelectorRefusedError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.inputs import Entries, Line, shown_consumers
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
@@ -62,10 +62,10 @@ class KeySharedVerifier(MultipleConsumersVerifier):
                 return False
             if line.kind == "usable_seen" and line.consumer == consumer and line.recorded["value"] > 0:
                 return True
-            if line.kind == "read_attempt_end" and line.recorded["usable"]:
-                shown = line.recorded["usable"]
-                if dict(zip(shown[::4], shown[1::4], strict=False)).get(consumer, 0) > 0:
-                    return True
+            if line.kind == "read_attempt_end" and any(
+                shown.consumer == consumer and shown.usable > 0 for shown in shown_consumers(line)
+            ):
+                return True
         return False
 
     def _on_consumer_added(self, line: Line) -> None:

@@ -23,7 +23,7 @@ from dispatch_core.broker.multiple_consumers import (
 )
 from dispatch_core.broker.state import I64, State
 from dispatch_core.errors import IllegalTransitionError
-from dispatch_core.verify.inputs import Entries, Line
+from dispatch_core.verify.inputs import Entries, Line, shown_consumers
 from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import NEVER, acknowledged_by, who
@@ -570,9 +570,8 @@ class RacingDriver(CursorDriver):
                 )
             elif kind in ("read_issued", "replay_read_issued"):
                 logged = steps
-            elif kind == "read_attempt_end" and line.recorded["usable"]:
-                shown = line.recorded["usable"]
-                self._permits_at_end = dict(zip(shown[::4], shown[2::4], strict=False))
+            elif kind == "read_attempt_end":
+                self._permits_at_end = {shown.consumer: shown.permits for shown in shown_consumers(line)}
         waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)

@@ -22,7 +22,7 @@ import numpy as np
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import Acked, Round
 from dispatch_core.broker.profiles import Profile
-from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
+from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line, ShownConsumer, shown_consumers
 from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
@@ -252,24 +252,30 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             return
         racing = 0
         expected: list[int] = []
-        fits = len(usable) == 4 * int(s[st_.N_CONSUMERS])
+        rows = shown_consumers(line)
+        fits = len(rows) == int(s[st_.N_CONSUMERS])
         for at, consumer in enumerate(self.core.connected()):
             plain = self._plain_at(consumer, line.seq)
-            if fits and usable[4 * at] == consumer and usable[4 * at + 3] != plain.unacked:
-                shown = self._show_by_counter(consumer, plain.unacked, usable[4 * at + 3])
-                if shown:
-                    racing = max(racing, shown)
-                    expected += [consumer, self._usable(consumer, plain), plain.permits, plain.unacked]
-                    continue
-            expected += [consumer, self._usable(consumer, plain), plain.permits, plain.unacked]
-            row = usable[4 * at : 4 * at + 4]
-            fits = fits and row[0] == consumer
-            if not fits or row == expected[-4:]:
+            own = ShownConsumer(consumer, self._usable(consumer, plain), plain.permits, plain.unacked)
+            expected += own
+            fits = fits and rows[at].consumer == consumer
+            if not fits or rows[at] == own:
                 continue
+            shown = (
+                self._show_by_counter(consumer, own.unacked, rows[at].unacked)
+                if rows[at].unacked != own.unacked
+                else 0
+            )
             counters = self._counters(consumer, self._sampled_after, line.seq)
-            rows = [(self._usable(consumer, c), c.permits, c.unacked, c.racing) for c in counters]
+            moments = [(self._usable(consumer, c), c.permits, c.unacked, c.racing) for c in counters]
+            if shown:
+                moments.append((*own[1:], shown))
+                racing = max(racing, shown)
             # The three are read one after the other, so each may be of another moment.
-            seqs = [next((other[3] for other in rows if other[of] == row[of + 1]), None) for of in range(3)]
+            seqs = [
+                next((other[3] for other in moments if other[of] == value), None)
+                for of, value in enumerate(rows[at][1:])
+            ]
             fits = None not in seqs
             racing = max([racing, *(seq for seq in seqs if seq is not None)])
         self._settle_value(line, "usable", expected, usable, (racing or None) if fits else None)

@@ -33,6 +33,14 @@ def test_no_other_message_counts_twice(unacked: int, tmp_path: Path) -> None:
     assert 642 in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
 
 
+@pytest.mark.parametrize(("column", "value"), [(1, 1), (2, -7)])
+def test_the_rest_of_the_row_is_compared(column: int, value: int, tmp_path: Path) -> None:
+    """Usable permits and permits of the consumer whose counter is explained."""
+    trace = t.raw(TWICE)
+    t.line_of(trace, 642)["usable"][1][column] = value
+    assert 642 in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
+
+
 def test_what_counted_once_does_not_count_again_later(tmp_path: Path) -> None:
     """Line 642 shows that it counts once, behind further commands of both connections."""
     trace = t.raw(TWICE)

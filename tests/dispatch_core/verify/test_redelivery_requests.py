@@ -14,8 +14,8 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
   the second send does not block consumer 10, as line 1130 shows.
 - ``soak-21582-classic-shared-quiet``: the request of line 903 clears the block of consumer 3. Its parked permits reach the
   dispatcher at 916, behind a round that has not seen them.
-- ``soak-44211-classic-shared-racing``: a policy's limit ends at 167, between a request and its parked permits. They reach the
-  dispatcher at 170, and the attempt of 168 has not seen them.
+- ``soak-44211-classic-shared-racing``: a policy's limit ends at 167, between a request and its parked permits. They reach
+  the dispatcher at 170, and the attempt of 168 has not seen them.
 
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
 187 to 198, within a round. What the round sends to its consumer at 199 stays.
