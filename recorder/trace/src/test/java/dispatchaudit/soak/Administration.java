@@ -4,6 +4,7 @@ import java.util.concurrent.CompletableFuture;
 import org.apache.pulsar.broker.PulsarService;
 import org.apache.pulsar.client.admin.LongRunningProcessStatus;
 import org.apache.pulsar.client.admin.PulsarAdmin;
+import org.apache.pulsar.client.admin.PulsarAdminException;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.impl.MessageIdImpl;
 import org.apache.pulsar.common.naming.TopicName;
@@ -83,10 +84,18 @@ final class Administration {
         admin.topics().skipAllMessages(topic, subscription);
     }
 
-    /** Expire everything up to so many entries before the end of the topic. */
+    /**
+     * Expire everything up to so many entries before the end of the topic. The broker refuses that while another expiry is under
+     * way, and for a position that the topic does not have: then nothing expires.
+     */
     void expire(String topic, String subscription, int before) throws Exception {
         PersistentTopicInternalStats stats = admin.topics().getInternalStats(topic);
-        admin.topics().expireMessages(topic, subscription, moved(topic, stats.lastConfirmedEntry, -before), false);
+        MessageId last = moved(topic, stats.lastConfirmedEntry, -before);
+        try {
+            admin.topics().expireMessages(topic, subscription, last, false);
+        } catch (PulsarAdminException.ConflictException refused) {
+            return;
+        }
     }
 
     /** Reset the cursor by so many entries from its mark-delete position; backwards if negative. */
