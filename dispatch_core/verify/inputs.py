@@ -169,7 +169,7 @@ class Line:
 
 
 class ShownConsumer(NamedTuple):
-    """What the end of a read attempt shows of a consumer."""
+    """Counters of a consumer, as the end of a read attempt shows them."""
 
     consumer: int
     usable: int
@@ -178,7 +178,7 @@ class ShownConsumer(NamedTuple):
 
 
 def shown_consumers(line: Line) -> list[ShownConsumer]:
-    """Return what the end of a read attempt shows of each consumer, in list order; empty if it shows none.
+    """Return the counters of each consumer that the end of a read attempt shows, in list order; empty if it shows none.
 
     >>> end = Line(7, 0, "read_attempt_end", None, {}, {"usable": [1, 3, 3, 0, 2, 0, -4, 5]})
     >>> [(shown.consumer, shown.unacked) for shown in shown_consumers(end)]

@@ -1,4 +1,4 @@
-"""What clients never received is what the audit finds undelivered, with certainty or possibly."""
+"""The audit finds undelivered, with certainty or possibly, all that clients never received."""
 
 from __future__ import annotations
 
