@@ -385,6 +385,12 @@ class PendingAcksDriver(RacingDriver):
         """See ``RacingDriver``: of parked permits, too."""
         return super()._is_flow(command) or isinstance(command.result, ParkedFlow)
 
+    def _comes_later(self, command: Command) -> bool:
+        """See ``RacingDriver``: parked permits, until they reach the dispatcher or their connection goes on."""
+        flow = command.result
+        own = self._line.consumer == command.connection
+        return isinstance(flow, ParkedFlow) and flow.applied_at > self._at and not own
+
     def _counts_by_end(self, consumer: int, flow: ParkedFlow) -> bool:
         """Check whether parked permits count within the present window: its end, or their own line, shows it."""
         return flow.applied_at <= self._window_end or self._shown_counted(consumer)

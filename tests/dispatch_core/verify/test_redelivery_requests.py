@@ -120,6 +120,14 @@ def test_parked_permits_that_have_reached_the_dispatcher_count(tmp_path: Path) -
     assert "consumer 3: 9" in {finding.expected for finding in found}
 
 
+def test_a_consumer_that_joins_does_not_count_the_permits_of_another(tmp_path: Path) -> None:
+    """The line of a join is moved in front of the attempt, which does not wait for the parked permits, either."""
+    trace = t.moved(t.raw(PARKED_WHILE_A_LIMIT_ENDS), 183, 166)
+    for end in (170, 174, 183):
+        t.line_of(trace, end)["usable"].append([6, 0, 0, 0])
+    assert t.divergent(PARKED_WHILE_A_LIMIT_ENDS, trace, tmp_path) == []
+
+
 def test_an_attempt_behind_parked_permits_reads(tmp_path: Path) -> None:
     """Their line is moved in front of the attempt, which issues no read."""
     trace = t.moved(t.raw(PARKED_WHILE_A_LIMIT_ENDS), 170, 167)
