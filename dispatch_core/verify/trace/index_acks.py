@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from dispatch_core.broker import cursor
 from dispatch_core.broker.state import COUNTS_REMAINING
@@ -19,6 +20,10 @@ from dispatch_core.verify.trace.driver import acknowledged_by
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, CountedTwice
 from dispatch_core.verify.trace.redelivery_requests import RedeliveryRequestsDriver
+
+
+#: Number of open facts: each is tried with each decision, until a line shows the counters.
+_MAX_OPEN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,8 @@ class IndexAcksDriver(RedeliveryRequestsDriver):
                 what = f"the ack of indexes of {self._entries.position(entry)}"
                 fact = CountedTwice(entry, twice, {command.connection, other.connection})
                 self._facts.append(Command(command.seq, holder, what, counted_twice=fact))
+                known = [fact for fact in self._facts if fact.counted_twice is not None]
+                self._facts = [fact for fact in self._facts if fact not in known[:-_MAX_OPEN]]
         newly = self._unacked_before[entry] & acked
         if newly and messages:  # none if the broker does not acknowledge indexes
             self._index_acks.append(_IndexAck(entry, command.connection, newly))
