@@ -21,7 +21,6 @@ from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, CountedTwice
 from dispatch_core.verify.trace.redelivery_requests import RedeliveryRequestsDriver
 
-
 #: Number of open facts: each is tried with each decision, until a line shows the counters.
 _MAX_OPEN: Final = 8
 
