@@ -85,6 +85,9 @@ class Effects:
 
     results: list[tuple[Command, object]] = field(default_factory=list)
     trimmed: list[Released] = field(default_factory=list)  # by trims after a move of the cursor
+    lowered: dict[int, int] = field(
+        default_factory=dict
+    )  # consumer → messages by which the last trim lowered its counter
 
 
 @dataclass(slots=True)

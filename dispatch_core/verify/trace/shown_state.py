@@ -20,7 +20,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from dispatch_core.broker import state as st_
-from dispatch_core.broker.multiple_consumers import Acked, Round
+from dispatch_core.broker.multiple_consumers import Acked, Released, Round
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line, ShownConsumer, shown_consumers
 from dispatch_core.verify.tally import Fields
@@ -33,7 +33,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
 from dispatch_core.verify.trace.races import Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
-from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
 _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"
@@ -52,6 +52,10 @@ _UNDER_THE_LOCK: Final = frozenset(
 
 #: A recorder asks the broker for its policies about so often, microseconds; a limit may be in force so long before its line.
 POLICIES_ASKED_EVERY_US: Final = 2_000_000
+
+
+#: Pseudo connection of what a trim after a move of the cursor does to counters.
+_TRIM: Final = -1
 
 
 class Charge(NamedTuple):
@@ -119,6 +123,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         self._before_release: list[tuple[int, Command]] = []
         self._sampled_after = 0  # seq of the last line of the dispatcher's thread in a read attempt …
         self._sampled_before = 0  # … and of the one before
+        self._moved_at: Line | None = None  # the last move of the cursor by which counters fall
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
 
     def _before_flow_counted(self, line: Line) -> None:
@@ -319,6 +324,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
         ``own_flow``: the consumer's last flow is in it for sure. ``returned``: the charge of its send is.
         """
+        self._trim_is_over(since)
         found = [self._plain_at(consumer, seq)]
         charges = () if returned else self._charges.get(consumer, ())
         for charge in reversed([c for c in charges if c.sent <= seq and since < c.returned]):
@@ -358,6 +364,47 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             if limit is not None and limit.active and limit.what in limits_in_force.UNACKED:
                 return line, limit
         return None
+
+    # --- trims -------------------------------------------------------------------------------------------------------
+
+    def _move_forward(self, line: Line, target: int) -> None:
+        """See ``CursorDriver``."""
+        self._effects_open.close(_TRIM, line.seq)
+        self._moved_at = line
+        super()._move_forward(line, target)
+
+    def _trim_passed(self) -> list[Released]:
+        """See ``RacingDriver``."""
+        before = {consumer: self.core.unacked(consumer) for consumer in self.core.connected()}
+        released = super()._trim_passed()
+        self._effects.lowered = {c: count - self.core.unacked(c) for c, count in before.items()}
+        return released
+
+    def _trimmed_now(self, released: list[Released]) -> None:
+        """See ``PendingAcksDriver``. Where no hash drains, no line shows when counters fall.
+
+        The thread that has stored mark-delete trims without the dispatcher's lock, some time after the line of the move, and
+        before the operation is answered (PersistentSubscription.skipMessages, markDeletePositionMoveForward).
+        """
+        super()._trimmed_now(released)
+        if self._tracked or self._moved_at is None:
+            return
+        for consumer, messages in self._effects.lowered.items():
+            if messages > 0:
+                self._effects_open.ack(_TRIM, self._moved_at.seq, consumer, messages)
+
+    def _trim_is_over(self, since: int) -> None:
+        """Take a trim as done by a value that is sampled after line ``since``, if the move was long ago."""
+        if self._moved_at is not None and self._line.t_us - self._moved_at.t_us > HELD_UP_US:
+            self._effects_open.close(_TRIM, since)
+            self._moved_at = None
+
+    def _on_cursor_state(self, line: Line) -> None:
+        """See ``CursorDriver``: who asks for the positions has the answer to the operation."""
+        self._effects_open.close(_TRIM, line.seq)
+        super()._on_cursor_state(line)
+
+    # --- limits ------------------------------------------------------------------------------------------------------
 
     def _begin_limit_by(self, flow: Line) -> None:
         """Put a limit in force whose line is to come, if a flow shows it: the consumer is blocked, and else would not be."""

@@ -1,0 +1,61 @@
+"""Moves of the cursor: which of them trim what a Shared subscription has pending, and when the counters fall.
+
+Recordings of 4.2.4 (tests/data/races):
+
+- ``soak-41782-second-shared-quiet``: the acknowledgements of lines 36 and 47 move mark-delete to 26:3. Line 50: the broker
+  stores this position again (ManagedCursorImpl.flush). That tells no dispatcher, so that 26:2 and 26:3 stay in the replay
+  set, and are asked for at 57.
+- ``soak-41947-shared-racing``: a skip moves mark-delete at line 71. The thread that has stored it trims behind line 81,
+  which shows the counter before. At 90 it has fallen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.dispatch_core.verify import tampering as t
+
+RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
+STORED_AGAIN: Final = RACES / "soak-41782-second-shared-quiet"
+TRIMMED_LATE: Final = RACES / "soak-41947-shared-racing"
+
+
+def test_a_position_that_is_stored_again_trims_nothing(tmp_path: Path) -> None:
+    tally = t.verified(STORED_AGAIN).tally
+    assert tally.total("exact") == tally.total("decisions") > 100
+    trace = t.raw(STORED_AGAIN)
+    t.line_of(trace, 57)["positions"] = ["26:4", "26:5"]
+    trace.remove(t.line_of(trace, 58))
+    assert 57 in {finding.seq for finding in t.divergent(STORED_AGAIN, trace, tmp_path)}
+
+
+def test_a_move_trims(tmp_path: Path) -> None:
+    """An expiry to 26:4 passes it, so that the read asks for 26:5 alone."""
+    trace = t.raw(STORED_AGAIN)
+    t.line_of(trace, 50)["target"] = "26:4"
+    found = t.divergent(STORED_AGAIN, trace, tmp_path)
+    assert "replay read of [26:5] (1)" in {finding.expected for finding in found}
+
+
+def test_the_race_is_named() -> None:
+    tally = t.verified(TRIMMED_LATE).tally
+    assert [(f.seq, f.status, f.racing_seq) for f in tally.findings] == [(81, "uncertain", 71)]
+
+
+@pytest.mark.parametrize(("seq", "unacked"), [(81, 45), (81, 30), (81, 47), (90, 47), (100, 55)])
+def test_a_counter_falls_by_all_or_nothing_and_soon(seq: int, unacked: int, tmp_path: Path) -> None:
+    """Line 82 is asked for when the skip is answered: the counter has fallen by then."""
+    trace = t.raw(TRIMMED_LATE)
+    t.line_of(trace, seq)["usable"][0][3] = unacked
+    assert seq in {finding.seq for finding in t.divergent(TRIMMED_LATE, trace, tmp_path)}
+
+
+def test_a_counter_does_not_fall_much_later(tmp_path: Path) -> None:
+    trace = t.raw(TRIMMED_LATE)
+    for line in trace:
+        if line.get("seq", 0) >= 73:
+            line["t_us"] += 200_000
+    assert 81 in {finding.seq for finding in t.divergent(TRIMMED_LATE, trace, tmp_path)}
