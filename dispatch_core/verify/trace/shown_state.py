@@ -340,7 +340,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         found += [
             c._replace(unacked=c.unacked + by, racing=max(at, c.racing))
             for c in found
-            for by, at in (*lowered.items(), *early.items())
+            for by, at in (*lowered.items(), *early.items(), *self._to_be_lowered(consumer).items())
         ]
         return [
             *found,
@@ -522,6 +522,15 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         entries = self._removed.get(consumer) or self._taken_for(request)
         messages = sum(self.core.unacked_messages(entry) for entry in entries)
         return {-messages: request.seq} if messages else {}
+
+    def _to_be_lowered(self, consumer: int) -> dict[int, int]:
+        """Return by how many messages a counter may be higher that a begun request lowers, with the request's ``seq``.
+
+        The total of the subscription falls first, which may unblock it. A decision may come in between
+        (Consumer.addAndGetUnAckedMsgs).
+        """
+        begun = self._requests_begun.get(consumer)
+        return {begun.messages: self._requests[consumer][0].line.seq} if begun is not None else {}
 
     def _taken_for(self, request: Line) -> list[int]:
         """Return the entries that a redelivery request may have taken already: none before the line before it."""

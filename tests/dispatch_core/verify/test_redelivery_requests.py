@@ -14,6 +14,8 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
   the second send does not block consumer 10, as line 1130 shows.
 - ``soak-21582-classic-shared-quiet``: the request of line 903 clears the block of consumer 3. Its parked permits reach the
   dispatcher at 916, behind a round that has not seen them.
+- ``soak-42734-shared-quiet``: the request of line 661 has unblocked the subscription before the attempt of 651. Its
+  consumer's counter falls later: 653 and 660 show it as before.
 - ``soak-44211-classic-shared-racing``: a policy's limit ends at 167, between a request and its parked permits. They reach
   the dispatcher at 170, and the attempt of 168 has not seen them.
 
@@ -39,6 +41,7 @@ STAYS, LOWERED, SHOWN, CONTESTED, BETWEEN = (
     RACES / "soak-12537-classic-shared-racing",
 )
 
+TOTAL_FIRST: Final = RACES / "soak-42734-shared-quiet"
 PARKED: Final = RACES / "soak-21582-classic-shared-quiet"
 PARKED_WHILE_A_LIMIT_ENDS: Final = RACES / "soak-44211-classic-shared-racing"
 WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
@@ -52,6 +55,7 @@ WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
         (SHOWN, (319, 327)),
         (CONTESTED, (1130, 888)),
         (BETWEEN, (256, 257)),
+        (TOTAL_FIRST, (653, 661)),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
@@ -96,6 +100,14 @@ def test_a_request_between_two_sends_takes_all_of_the_first(unacked: int, tmp_pa
     trace = t.raw(BETWEEN)
     t.line_of(trace, 256)["usable"][0][3] = unacked
     assert 256 in {finding.seq for finding in t.divergent(BETWEEN, trace, tmp_path)}
+
+
+@pytest.mark.parametrize(("seq", "unacked"), [(653, 47), (653, 96), (660, 48), (663, 65)])
+def test_a_counter_falls_by_all_of_the_request(seq: int, unacked: int, tmp_path: Path) -> None:
+    """It is higher by the 48 messages that the request takes, and no more behind its line."""
+    trace = t.raw(TOTAL_FIRST)
+    t.line_of(trace, seq)["usable"][0][3] = unacked
+    assert seq in {finding.seq for finding in t.divergent(TOTAL_FIRST, trace, tmp_path)}
 
 
 def test_too_few_acknowledgements_do_not_avoid_a_block(tmp_path: Path) -> None:
