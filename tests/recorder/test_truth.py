@@ -83,6 +83,19 @@ def test_an_acknowledgement_behind_a_request_for_its_entry_may_come_too_late() -
     assert truth([*batch, Step(8, "acked", "c1", (3, 1), 1, "k", 1), again]).after_ack == {((3, 1), 1)}
 
 
+def test_the_rest_of_a_batch_came_with_its_first_message() -> None:
+    """A client takes messages of a batch from its queue, while another one gets an earlier entry of the key again."""
+
+    def received(consumer: str, entry: int, index: int, at_s: int) -> Step:
+        return Step(at_s * SECOND, "received", consumer, (3, entry), index, "k")
+
+    joined = [Step(0, "joined", "c1"), Step(1, "joined", "c2")]
+    rest = [received("c1", 9, 0, 1), received("c2", 4, 0, 2), received("c1", 9, 1, 3)]
+    assert truth([*joined, *rest]).split_keys == set()
+    again = [*rest, received("c1", 9, 0, 4)]
+    assert truth([*joined, *again]).split_keys == {"k"}
+
+
 def test_a_key_at_two_consumers_is_split_until_the_first_is_done() -> None:
     assert seen(got("c1", 1), got("c2", 2)).split_keys == {"k"}
     assert seen(got("c1", 1), acked("c1", 1), got("c2", 2)).split_keys == set()

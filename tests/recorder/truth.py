@@ -155,7 +155,7 @@ class _Observer:
     def _receive(self, step: Step) -> None:
         name, message = step.consumer, _message(step)
         self.truth.received += 1
-        self._count_entry(name, message)
+        begins = self._count_entry(name, message)
         keyed = step.key != ""  # other messages have no order
         if keyed and step.position < self._given[name].get(step.key, step.position):
             if (name, step.position) in self._refused:
@@ -170,6 +170,7 @@ class _Observer:
         for other, unacknowledged in self._unacknowledged.items():
             if (
                 keyed
+                and begins  # the rest of a batch came with its first message
                 and other != name
                 and any(k == step.key and p <= step.position for (p, _), k in unacknowledged.items())
             ):
@@ -197,11 +198,14 @@ class _Observer:
             del unacknowledged[message]  # the broker sends all messages of an entry again
         self._refused.add((step.consumer, step.position))
 
-    def _count_entry(self, name: str, message: Message) -> None:
+    def _count_entry(self, name: str, message: Message) -> bool:
+        """Count the delivery of an entry with its first message, and return whether this is it."""
         last = self._last.get(name)
-        if last is None or last[0] != message[0] or message[1] <= last[1]:
+        begins = last is None or last[0] != message[0] or message[1] <= last[1]
+        if begins:
             self.truth.entries.setdefault(name, []).append(message[0])
         self._last[name] = message
+        return begins
 
 
 def _message(step: Step) -> Message:
