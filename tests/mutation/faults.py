@@ -36,7 +36,8 @@ class May:
 class Mutation:
     """A recording with a fault. ``position``: the finding must name it; ``None`` = the kind names none.
 
-    ``reason``: the finding must have it; ``None`` = any.
+    ``reason``: the finding must have it; ``None`` = any. ``also``: the kind of a finding of all that waits, which may name
+    the position instead; ``None`` = there is none.
     """
 
     recording: Recording
@@ -46,8 +47,11 @@ class Mutation:
     consumer: int | None
     may: tuple[May, ...]
     reason: str | None = None
+    also: str | None = None
 
     def is_found_by(self, finding: dict[str, Any]) -> bool:
+        if self.also is not None and finding["kind"] == self.also and self.position in finding["positions"]:
+            return True
         return (
             finding["kind"] == self.kind
             and (self.key is None or finding["key"] == self.key)

@@ -6,6 +6,7 @@ As in ``mutators``, each declares what must be found and what may follow, and kn
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 from tests.mutation.faults import (
@@ -71,7 +72,7 @@ def acknowledged_unsent(recording: Recording, rng: random.Random) -> Mutation | 
 
 
 def a_line_of_deliveries(recording: Recording, rng: random.Random) -> Mutation | None:
-    """Remove a whole ``sent`` line, with the acks of its entries."""
+    """Remove a whole ``sent`` line, with the acks of its entries. If nothing is read any more, that is the finding."""
     good = [
         number
         for number, line in enumerate(recording.events)
@@ -90,7 +91,8 @@ def a_line_of_deliveries(recording: Recording, rng: random.Random) -> Mutation |
     ]
     recording = recording.copied()
     drop(recording, ("sent", "ack"), lambda _line, position: position in gone)
-    return mutation(recording, "never_delivered", first, *follows, May("stuck_consumer", None, gone), *waits)
+    found = mutation(recording, "never_delivered", first, *follows, May("stuck_consumer", None, gone), *waits)
+    return replace(found, also="stuck_subscription")
 
 
 def sent_behind_the_next(recording: Recording, rng: random.Random) -> Mutation | None:
