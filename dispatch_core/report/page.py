@@ -152,9 +152,11 @@ def _advice(advice: AdviceShown | None) -> Iterable[str]:
         return
     yield '<section id="advice"><h2>What would have prevented the order violations</h2>'
     yield f"<p>{text(advice.sentence, MAX_SENTENCE)}</p>"
+    command = f"<p><code>{text(advice.command, MAX_SENTENCE)}</code></p>"
     if advice.effects:
-        yield f'<p class="dim">Side effects: {text(advice.effects, MAX_SENTENCE)}</p>'
-    yield f"<p><code>{text(advice.command, MAX_SENTENCE)}</code></p></section>"
+        effects = f'<p class="dim">{text(advice.effects, MAX_SENTENCE)}</p>'
+        command = f"<details><summary>Side effects, and the command that proves it</summary>{effects}{command}</details>"
+    yield f"{command}</section>"
 
 
 def _facts(data: ReportData) -> Iterable[str]:

@@ -143,6 +143,7 @@ def test_a_cause_opens_its_finding(hostile: Shown) -> None:
     assert facts.count() == 1
     assert "5:31, 5:28" in (facts.text_content() or "")
     causes.nth(1).locator("summary").click()
+    facts.nth(1).wait_for()
     assert facts.count() == 2
     assert "uncertain" in (causes.nth(1).locator("summary").text_content() or "")
 
