@@ -1,7 +1,7 @@
 """Run of a simulated Shared dispatcher: membership changes, read attempts, and rounds in which consumers take turns.
 
 Clients, permits and acknowledgements are those of the compiled loop (``key_shared_loop``). It stops at read attempts and
-read results: the methods of the dispatcher decide these, in Python.
+read results: the methods of the dispatcher decide these, in Python. No lines of a trace are written.
 
 With ``preciseDispatcherFlowControl`` the broker divides the permits by the average batch of a consumer that it picks at
 random. A simulated read asks for as many entries as there are permits, which is the most that it may ask for.
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.broker import read_loop
-from dispatch_core.broker import state as st_
 from dispatch_core.broker.profiles import Dispatcher
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.simulation import key_shared_loop as loop
@@ -67,11 +66,7 @@ class SharedRun(MultipleConsumersRun):
         self._note_sent()
         number = self._number(change)
         connecting = self._clients.connecting(change, self._now)
-        s = self.core.state.s
-        first = int(s[st_.N_CONSUMERS]) == 0
         self.core.join(number, connecting.client.name, connecting.client.priority_level)
-        if first and not s[st_.REWIND_DUE]:
-            self._line(kinds.REWIND, 0, *self._cursor())
         self._added_line(number, connecting.client)
         self._connect(change, self.core.slot(number), number, connecting)
 
@@ -82,7 +77,6 @@ class SharedRun(MultipleConsumersRun):
         self._clients.left(change)
         if change.finishes:
             self._finish(number)
-        self._line(kinds.CONSUMER_REMOVING, number)
         self.core.leave(number)
         if not self.core.connected():
             self._nobody_left()
@@ -96,13 +90,10 @@ class SharedRun(MultipleConsumersRun):
         self._make_room()
         st, world = self.core.state, self._world
         world.w[w_.CALLS] += 1
-        self._line(kinds.READ_ATTEMPT)
         planned = self.core.plan_read()
         entries = int(planned[1]) if planned[0] == read_loop.REPLAY_READ else 0
         world.plan[: 2 + entries] = planned[: 2 + entries]
         loop.issue(st, world, self._lines)
-        pending = int(st.s[st_.PENDING_READ]), int(st.s[st_.PENDING_REPLAY])
-        self._line(kinds.READ_ATTEMPT_END, 0, int(st.s[st_.TOTAL_PERMITS]), *pending)
 
     def _read_done(self, number: int, *, is_replay: bool) -> None:
         """Pass a read result to the dispatcher, and run its round."""
