@@ -24,6 +24,8 @@ from spark_jobs.progress import complain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dispatch_core.audit.policy.rules import PolicyRules
+
 
 #: ``EX_TEMPFAIL`` of sysexits.h.
 EXIT_TRY_AGAIN: Final = 75
@@ -70,6 +72,24 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         dest="settings",
         help="by broker.conf name",
     )
+
+
+def add_policy_text(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of a stage that asks what the audit policy tolerates."""
+    parser.add_argument(
+        "--policy-text",
+        metavar="YAML",
+        help="the audit policy: how many order violations are tolerated (default: the shipped one)",
+    )
+
+
+def policy_text_given(options: argparse.Namespace) -> PolicyRules | None:
+    """Return the rules of ``--policy-text``; ``None`` = not given. Raises ``PolicyError``."""
+    from dispatch_core.audit.policy.reader import PolicyReader
+
+    if options.policy_text is None:
+        return None
+    return PolicyReader("--policy-text", options.policy_text.encode()).policy_rules()
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatch_core.audit.catalogue import PER_KEY_ORDER
-from dispatch_core.audit.policy.reader import PolicyReader, shipped_rules
+from dispatch_core.audit.policy.reader import shipped_rules
 from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.audit.promises.promise import FAIL
 from dispatch_core.cli.log_lines import run_command
@@ -184,16 +184,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--most-{name}", type=int, default=default, metavar="N", help=f"{text} (default {default:,})"
         )
-    parser.add_argument("--policy-text", metavar="YAML", help="the audit policy (default: the shipped one)")
+    stage_command.add_policy_text(parser)
     options = parser.parse_args(arguments)
     alone = options.topic is not None and options.subscription is not None
     if not alone and options.out is None:
         parser.error("give --out, or --topic and --subscription")
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
-        policy = None
-        if options.policy_text is not None:
-            policy = PolicyReader("--policy-text", options.policy_text.encode()).policy_rules()
+        policy = stage_command.policy_text_given(options)
         if alone:
             wanted = (options.cluster, options.topic, options.subscription)
             return _one(spark, options.warehouse, span, wanted, policy)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dispatch_core.audit.policy.reader import PolicyReader, shipped_rules
+from dispatch_core.audit.policy.reader import shipped_rules
 from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.errors import DispatchAuditError
@@ -218,11 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--broker-version", metavar="VERSION", help="release for rules that name none")
     stage_command.add_settings(parser)
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="simulations per rules")
-    parser.add_argument(
-        "--policy-text",
-        metavar="YAML",
-        help="the audit policy: how many order violations are tolerated (default: the shipped one)",
-    )
+    stage_command.add_policy_text(parser)
     options = parser.parse_args(arguments)
 
     def work(spark: SparkSession, span: Interval) -> dict[str, Any]:
@@ -234,9 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             subscriptions=options.subscriptions,
             seeds=options.seeds,
         )
-        policy = None
-        if options.policy_text is not None:
-            policy = PolicyReader("--policy-text", options.policy_text.encode()).policy_rules()
+        policy = stage_command.policy_text_given(options)
         return compare(spark, options.warehouse, span, wanted, options.out, policy)
 
     return stage_command.run(options, work, lambda _span: 0)

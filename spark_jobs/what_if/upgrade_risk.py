@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from dispatch_core.audit.policy.reader import PolicyReader, shipped_rules
+from dispatch_core.audit.policy.reader import shipped_rules
 from dispatch_core.audit.policy.rules import PolicyRules
 from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.broker import settings
@@ -259,11 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="logs with more lines of events are not simulated (default %(default)s)",
     )
-    parser.add_argument(
-        "--policy-text",
-        metavar="YAML",
-        help="the audit policy: how many order violations are tolerated (default: the shipped one)",
-    )
+    stage_command.add_policy_text(parser)
     parser.add_argument(
         "--json",
         action="store_true",
@@ -282,9 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seeds=options.seeds,
             most_events=options.most_events,
         )
-        policy = None
-        if options.policy_text is not None:
-            policy = PolicyReader("--policy-text", options.policy_text.encode()).policy_rules()
+        policy = stage_command.policy_text_given(options)
         outcome.update(compare_releases(spark, options.warehouse, span, wanted, options.out, policy))
         if options.json:
             for row in json.loads((options.out / JSON).read_text())["risks"]:
