@@ -17,7 +17,7 @@ open: in the plain order none are. The other answers, "the last entry stays", "t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -123,11 +123,22 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         elif named is None and not self._tracked:
             pending = self.core.pending_on(consumer)
             begun = Begun(pending, self._messages(pending))
-        elif named is not None and not set(named).intersection(self.core.pending_on(consumer)):
-            begun = Begun([], self._messages(self._removed.get(consumer, ())))
+        elif named is not None:
+            removed = self._removed_by_end(consumer, set(named))
+            if not set(named).intersection(self.core.pending_on(consumer)).issubset(removed):
+                return None
+            begun = Begun([], self._messages(removed))
         else:
             return None
         return begun if begun.messages else None
+
+    def _removed_by_end(self, consumer: int, named: Set[int]) -> list[int]:
+        """Return the entries that a request which names entries has taken by the end of the present window."""
+        removed = list(self._removed.get(consumer, ()))
+        for _at, line in self._within(max(self._window_end, self._at)):
+            if line.kind == "pending_ack_removed" and line.consumer == consumer:
+                removed += [entry for entry in line.recorded["positions"] if entry in named]
+        return removed
 
     def begin_request(self, command: Command) -> Begun | None:
         """Let a request to come do what it does before its line."""

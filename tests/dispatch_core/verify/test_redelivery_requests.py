@@ -19,6 +19,10 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
 - ``soak-44211-classic-shared-racing``: a policy's limit ends at 167, between a request and its parked permits. They reach
   the dispatcher at 170, and the attempt of 168 has not seen them.
 
+And of a request that names entries: in ``random-40017-ch-racing`` the request of line 242 takes them from line 230 to 237,
+within a round. It lowers the counter before the round asks for the usable permits, so that the send of line 239 has 24 entries
+and not 23.
+
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
 187 to 198, within a round. What the round sends to its consumer at 199 stays.
 """
@@ -44,6 +48,7 @@ STAYS, LOWERED, SHOWN, CONTESTED, BETWEEN = (
 TOTAL_FIRST: Final = RACES / "soak-42734-shared-quiet"
 PARKED: Final = RACES / "soak-21582-classic-shared-quiet"
 PARKED_WHILE_A_LIMIT_ENDS: Final = RACES / "soak-44211-classic-shared-racing"
+NAMED_WITHIN: Final = RACES / "random-40017-ch-racing"
 WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
 
 
@@ -56,6 +61,7 @@ WITHIN: Final = RACES.parent / "4.0.0" / "soak-30035-range-racing"
         (CONTESTED, (1130, 888)),
         (BETWEEN, (256, 257)),
         (TOTAL_FIRST, (653, 661)),
+        (NAMED_WITHIN, (239, 242)),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
@@ -63,6 +69,12 @@ def test_the_race_is_named(folder: Path, found: tuple[int, int]) -> None:
     tally = t.verified(folder).tally
     assert tally.total("divergent") == 0
     assert found in {(finding.seq, finding.racing_seq) for finding in tally.findings}
+
+
+def test_a_request_lowers_no_counter_before_its_last_removal(tmp_path: Path) -> None:
+    """The last removal comes behind the round: so the counter falls behind it, too."""
+    trace = t.moved(t.raw(NAMED_WITHIN), 237, 241)
+    assert 239 in {finding.seq for finding in t.divergent(NAMED_WITHIN, trace, tmp_path)}
 
 
 def test_what_was_sent_before_the_last_line_of_the_connection_is_taken(tmp_path: Path) -> None:
