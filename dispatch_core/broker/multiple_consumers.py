@@ -583,11 +583,19 @@ class MultipleConsumersDispatcher(ABC):
     def attempt_read(
         self, between: Between = nothing_between, at_most: int | None = None, pauses: Sequence[int] = ()
     ) -> Read:
-        """Decide which read is issued now (``readMoreEntries``).
+        """Decide which read is issued now (``readMoreEntries``), and issue it; see ``plan_read``."""
+        self.plan_read(between, at_most, pauses)
+        return self._planned(tuple(self._refused()))
 
-        ``between(step)`` is called before each of its steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a
-        dispatch rate allows, 0 = no read; ``None`` = there is no rate. ``pauses``: entries, ascending, before which the
-        scan of the replay set pauses; each makes a further step between 1 and the last.
+    def plan_read(
+        self, between: Between = nothing_between, at_most: int | None = None, pauses: Sequence[int] = ()
+    ) -> st_.I64:
+        """Decide which read is issued now, and leave it to the caller to issue it.
+
+        Returns the plan (``read_loop``), which holds until the next attempt. ``between(step)`` is called before each of its
+        steps 0, 1, 2 (size, replay, normal). ``at_most``: entries that a dispatch rate allows, 0 = no read; ``None`` = there
+        is no rate. ``pauses``: entries, ascending, before which the scan of the replay set pauses; each makes a further step
+        between 1 and the last.
         """
         between(0)
         trimmed = self._trim()
@@ -603,17 +611,6 @@ class MultipleConsumersDispatcher(ABC):
         between(2 + len(pauses))
         self._plan_normal()
         self.trimmed = trimmed
-        return self._planned(tuple(self._refused()))
-
-    def plan_read(self) -> st_.I64:
-        """Decide which read is issued now, as ``attempt_read`` does, and leave it to the caller to issue it.
-
-        Returns the plan (``read_loop``), which holds until the next attempt.
-        """
-        self._trim()
-        self._plan_size()
-        self._plan_replay()
-        self._plan_normal()
         return self._plan
 
     def may_read(self) -> bool:
