@@ -431,6 +431,10 @@ class SingleActiveDispatcher:
                 cursor.read_to_end(self.state)
             self._position_sure = not self._reads and not self._reads_overlap
         elif not entries:
+            if done.start is not None:
+                # A read that waits at the end of the topic goes on from where it was issued, also behind a rewind, and
+                # moves the read position there (ManagedCursorImpl.checkForNewEntries).
+                self.state.s[READ_POSITION] = done.start
             cursor.read_to_end(self.state)
         if rules.is_read_for_another(done.consumer, self.active):
             return ReadResult(None, True, self._rewind_and_notify())

@@ -124,7 +124,8 @@ class Move:
     """One deviation from the plain order: so many commands of a connection before ``step``, or late from ``step`` on.
 
     ``early``: the first ``count`` waiting commands, or late ones whose own step is a later one, take effect before the
-    step. Else: the last ``count`` late ones do not take effect before it; a step beyond the last = after the decision.
+    step. Else: of the last ``count`` late ones none takes effect before it, nor before its own step; a step beyond the last
+    one = after the decision.
     """
 
     connection: int
@@ -247,7 +248,7 @@ def _late_steps(
         move, early = moves.get((connection, False)), moves.get((connection, True))
         first = len(commands) - (move.count if move else 0)
         for at, command in enumerate(commands):
-            step = command.step if move is None or at < first else move.step
+            step = command.step if move is None or at < first else max(command.step, move.step)
             if command.step and early is not None and at < early.count:
                 step = min(step, early.step)
             yield command, step
@@ -266,9 +267,8 @@ def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], st
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
             # The latest first: what may still come after this window stays open for the next one.
-            for step in range(steps, max(_earliest(commands[-count:]), 1) - 1, -1):
-                if any(command.step != step for command in commands[-count:]):
-                    yield Move(connection, False, count, step)
+            for step in range(steps, commands[-count].step, -1):
+                yield Move(connection, False, count, step)
             for step in range(_earliest(commands[:count]), commands[count - 1].step):
                 yield Move(connection, True, count, step)
 

@@ -109,6 +109,21 @@ def test_a_read_passes_the_acknowledged_entries_at_the_end(size: int, behind: in
     assert scalars(core) == (-1, behind)
 
 
+def test_a_read_that_waits_at_the_end_goes_on_from_there_although_the_cursor_is_rewound() -> None:
+    """As in 4.2.4 failover-batches-40045-modulo-racing: what is pending before it does not come again."""
+    core = failover(entries=4)
+    start(core, 2, "c2", 4)
+    assert dispatch(core, [0, 1, 2, 3]) == (2, 4)
+    assert core.join(1, "c1").changed
+    assert core.begin_active_change()[0] is ActiveChange.DELAY_STARTS
+    core.flow(1, 10)
+    assert core.attempt_read(1) == 10  # nothing is stored behind entry 3
+    core.delay_over()
+    assert scalars(core) == (-1, 0)
+    assert core.read_done([]).entries == ()
+    assert scalars(core) == (-1, 4)
+
+
 def test_a_read_that_returns_what_is_acknowledged_or_skips_what_is_not_is_no_read_of_this_cursor() -> None:
     core = failover()
     start(core, 1, "c1", 10)

@@ -6,6 +6,10 @@ the third entry is sent in another turn.
 
 In ``4.0.0/soak-reload-0204-third-classic-shared-racing`` (tests/data/races) a flow is counted after the first turn of a
 round. Its line ``flow_counted`` is written within the second turn, and shows the permits before that is charged.
+
+In ``4.0.0/shared-40009-classic-racing`` the connection of consumer 2 grants 5 permits at line 299, before the first send of
+a round, and 5 more at 304. The first flow counts behind the choice of consumer 1, which line 300 shows, and so it is
+consumer 2's turn at 302.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ TWO_TURNS: Final = (
     / "soak-reload-0204-third-classic-shared-racing"
 )
 FLOW, COUNTED = 102, 105
+TWO_FLOWS: Final = TWO_TURNS.parent / "shared-40009-classic-racing"
 
 
 def flow_within_a_turn(*, before_send: bool = True, chosen: int = 2) -> list[dict[str, Any]]:
@@ -72,3 +77,18 @@ def test_a_counted_flow_shows_the_permits_before_or_after_a_charge(
     line["permits_after"] = shown
     found = t.verified(t.copy_with(TWO_TURNS, trace, tmp_path)).tally.findings
     assert (COUNTED in {finding.seq for finding in found if finding.status == "divergent"}) == diverges
+
+
+def test_the_first_of_two_flows_counts_behind_the_choice_of_a_consumer(tmp_path: Path) -> None:
+    result = t.verified(TWO_FLOWS)
+    assert result.tally.total("divergent") == 0
+    assert (300, 299) in {(finding.seq, finding.racing_seq) for finding in result.tally.findings}
+
+
+@pytest.mark.parametrize(("flow", "behind"), [(299, 303), (304, 301)])
+def test_a_flow_counts_neither_before_its_line_nor_behind_the_send_that_shows_it(
+    flow: int, behind: int, tmp_path: Path
+) -> None:
+    """The first flow comes behind the send to its consumer; the second before that send, which shows 5 permits."""
+    trace = t.moved(t.raw(TWO_FLOWS), flow, behind)
+    assert t.divergent(TWO_FLOWS, trace, tmp_path)

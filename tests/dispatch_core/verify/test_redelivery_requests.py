@@ -20,8 +20,8 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
   the dispatcher at 170, and the attempt of 168 has not seen them.
 
 And of a request that names entries: in ``random-40017-ch-racing`` the request of line 242 takes them from line 230 to 237,
-within a round. It lowers the counter before the round asks for the usable permits, so that the send of line 239 has 24 entries
-and not 23.
+within a round. It lowers the counter before the round asks for the usable permits, so that the send of line 239 has 24
+entries and not 23.
 
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
 187 to 198, within a round. What the round sends to its consumer at 199 stays.

@@ -5,6 +5,13 @@ dispatcher takes its entries (OpReadEntry.updateReadPosition). Between the two a
 
 - ``4.2.4/soak-5164-exclusive-quiet`` (tests/data/races): the rewind of line 113 shows the position behind the read of 107.
 - ``4.2.4/soak-5137-failover-ring-racing``: two reads are in flight when a consumer leaves at 41; the second has moved it.
+
+A read that waits at the end of the topic looks again after a while (managedLedgerNewEntriesCheckDelayInMillis). If the
+cursor was rewound since, there are entries to read, but the read goes on from where it was issued. It finds nothing there,
+and moves the read position back to the end (ManagedCursorImpl.checkForNewEntries).
+
+- ``4.2.4/failover-batches-40045-modulo-racing``: the read of line 585 is issued at 92:250. The cursor is rewound to 92:140
+  at 587, and the read ends with nothing at 590, at 92:250.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from tests.dispatch_core.verify import tampering as t
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
 REWOUND, BEHIND_THE_READ = 113, "22:69"
 LEAVES: Final = 41
+WAITED: Final = 590
 
 
 @pytest.mark.parametrize(
@@ -41,6 +49,23 @@ def test_a_rewind_to_another_position_diverges(tmp_path: Path, shown: str) -> No
     line["read_position"] = shown
     result = t.verified(t.copy_with(recording, trace, tmp_path))
     assert REWOUND in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
+
+
+def test_a_read_that_waits_moves_the_read_position_to_where_it_was_issued() -> None:
+    result = t.verified(RACES / "failover-batches-40045-modulo-racing")
+    assert result.tally.total("divergent") == 0
+    assert not {WAITED, 593} & {finding.seq for finding in result.tally.findings}
+
+
+@pytest.mark.parametrize("shown", ["92:141", "92:249", "92:251"])
+def test_a_read_that_waits_moves_it_nowhere_else(tmp_path: Path, shown: str) -> None:
+    recording = RACES / "failover-batches-40045-modulo-racing"
+    trace = t.raw(recording)
+    line = t.line_of(trace, WAITED)
+    assert (line["kind"], line["positions"], line["read_position"]) == ("read_done", [], "92:250")
+    line["read_position"] = shown
+    result = t.verified(t.copy_with(recording, trace, tmp_path))
+    assert WAITED in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
 
 
 def test_a_read_may_show_its_position_in_front_of_its_next_part() -> None:
