@@ -12,6 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from dispatch_core.broker.cursor import asks_for_one, first_left, meets_end, read_to_end
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
@@ -155,8 +157,8 @@ class PositionsDriver(CursorDriver):
         """Check whether a normal read is in flight."""
 
     @abstractmethod
-    def _read_size(self, read_done: Line) -> int:
-        """Return the number of entries that the normal read asked for that a line ends."""
+    def _read_size(self, read_done: Line | None = None) -> int:
+        """Return the number of entries that the normal read asked for that a line ends; ``None`` = the oldest in flight."""
 
     # --- comparison ----------------------------------------------------------------------------------------------
 
@@ -202,6 +204,8 @@ class PositionsDriver(CursorDriver):
             and self._plain_positions(line.seq)[0] <= at_read <= reached[-1]
         ):
             racing = in_flight.seq
+        if racing is None and at_read > expected_read:
+            racing = self._moved_by_unfinished_read(line, at_read)
         self._settle_position("read_position", expected_read, at_read, racing)
         return in_flight is not None and at_read == reached[-1]
 
@@ -347,6 +351,25 @@ class PositionsDriver(CursorDriver):
         if done is None or not entries or not self._late_entries.may_be_stored(entries[0], line.t_us):
             return None, []
         return done, self._behind(done)
+
+    def _moved_by_unfinished_read(self, line: Line, at_read: int) -> int | None:
+        """Return the last line of the log, if the normal read in flight does not end by then and may have come so far.
+
+        It may have read as many entries as it asked for that were stored by now.
+        """
+        horizon = self._lines.horizon(self._at)
+        if not self._read_is_pending() or horizon < len(self._lines):
+            return None
+        for later in self._later_lines():
+            is_normal = later.kind == "read_done" and later.inputs["type"] == "Normal"
+            if is_normal or (later.kind == "read_cancelled" and later.inputs["cancelled"]):
+                return None
+        begin, deleted = self._plain_positions(line.seq)[0], self._cursor.deleted
+        entries = int(np.count_nonzero(deleted[begin:at_read] == 0))
+        may = 0 < entries <= self._read_size() and self._late_entries.may_be_stored(
+            at_read - 1, line.t_us
+        )
+        return self._lines[horizon - 1].seq if may else None
 
     def _note_reset(self, entry: int) -> None:
         """Take a reset of the cursor to an entry."""

@@ -744,7 +744,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         """See ``PositionsDriver``."""
         return bool(self.core.state.s[st_.PENDING_READ])
 
-    def _read_size(self, _read_done: Line) -> int:
+    def _read_size(self, _read_done: Line | None = None) -> int:
         """See ``PositionsDriver``."""
         return int(self.core.state.s[st_.READ_SIZE])
 

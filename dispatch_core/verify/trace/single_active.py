@@ -445,9 +445,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """See ``PositionsDriver``."""
         return self.core.pending
 
-    def _read_size(self, read_done: Line) -> int:
+    def _read_size(self, read_done: Line | None = None) -> int:
         """See ``PositionsDriver``."""
-        return self.core.size_of_read(self._read_of(read_done) if read_done is self._line else 0)
+        ends_here = read_done is not None and read_done is self._line
+        return self.core.size_of_read(self._read_of(self._line) if ends_here else 0)
 
     def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
         """See ``PositionsDriver``. A read in flight moves the read position, also one that a rewind or a later read follows.

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from dispatch_core.verify.trace.races import Command, Difference, search
 from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
@@ -35,6 +37,20 @@ def test_the_end_of_the_read_names_the_race() -> None:
     result = t.verified(RECORDING)
     assert result.tally.total("divergent") == 0
     assert {(finding.seq, finding.racing_seq) for finding in t.decided(result)} == {(ROUND_END, READ_DONE)}
+
+
+@pytest.mark.parametrize(("further", "status"), [(0, "uncertain"), (-1, "uncertain"), (1, "divergent")])
+def test_a_log_that_ends_before_the_read_may_show_what_the_read_could_take(
+    further: int, status: str, tmp_path: Path
+) -> None:
+    """Line 623 asks for five entries, so the read position is at most right behind the fifth."""
+    trace = t.raw(RECORDING)[:READ_DONE]
+    read, join = trace[READ_ISSUED], trace[JOIN]
+    assert (read["kind"], join["kind"]) == ("read_issued", "consumer_added")
+    ledger, entry = map(int, read["read_position"].split(":"))
+    join["read_position"] = f"{ledger}:{entry + read['max_entries'] + further}"
+    found = [finding for finding in result_of(trace, tmp_path).tally.findings if finding.seq == JOIN]
+    assert [finding.status for finding in found] == [status]
 
 
 def test_a_consumer_that_joined_before_the_read_remembers_the_position_in_front(tmp_path: Path) -> None:
