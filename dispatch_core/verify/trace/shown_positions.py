@@ -366,9 +366,7 @@ class PositionsDriver(CursorDriver):
                 return None
         begin, deleted = self._plain_positions(line.seq)[0], self._cursor.deleted
         entries = int(np.count_nonzero(deleted[begin:at_read] == 0))
-        may = 0 < entries <= self._read_size() and self._late_entries.may_be_stored(
-            at_read - 1, line.t_us
-        )
+        may = 0 < entries <= self._read_size() and self._late_entries.may_be_stored(at_read - 1, line.t_us)
         return self._lines[horizon - 1].seq if may else None
 
     def _note_reset(self, entry: int) -> None:
