@@ -32,6 +32,28 @@ def test_a_position_that_is_stored_again_trims_nothing(tmp_path: Path) -> None:
     assert 57 in {finding.seq for finding in t.divergent(STORED_AGAIN, trace, tmp_path)}
 
 
+@pytest.mark.parametrize(
+    ("behind", "target", "shown", "status"),
+    [
+        (48, "26:1", "26:1", ["uncertain"]),
+        (50, "26:1", "26:1", ["divergent"]),  # half a second later
+        (48, "26:2", "26:2", ["divergent"]),  # never in force
+        (48, "26:3", "26:1", ["divergent"]),
+    ],
+)
+def test_a_position_that_is_stored_again_may_be_that_of_a_moment_before(
+    behind: int, target: str, shown: str, status: list[str], tmp_path: Path
+) -> None:
+    """A timer's thread reads the position, and is held up before its line; line 48 moves it from 26:1 to 26:3."""
+    trace = t.raw(STORED_AGAIN)
+    if behind == 48:
+        trace = t.moved(trace, 50, behind)
+    (line,) = [line for line in trace if line.get("op") == "mark_delete"]
+    line |= {"target": target, "mark_delete": shown}
+    found = t.verified(t.copy_with(STORED_AGAIN, trace, tmp_path)).tally.findings
+    assert [finding.status for finding in found if finding.seq == line["seq"]] == status
+
+
 def test_a_move_trims(tmp_path: Path) -> None:
     """An expiry to 26:4 passes it, so that the read asks for 26:5 alone."""
     trace = t.raw(STORED_AGAIN)
