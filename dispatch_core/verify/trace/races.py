@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from dispatch_core.verify.trace.work_after_divergence import PER_COMMAND, PER_ORDER
@@ -119,19 +120,32 @@ class Difference:
     weight: int = 1  # how much differs; guides the search
 
 
+class Shift(Enum):
+    """How commands of a connection deviate from the plain order."""
+
+    EARLY = "early"  # the first ``count`` waiting ones take effect before the step
+    SOONER = "sooner"  # the first ``count`` late ones do, those whose own step is a later one
+    LATER = (
+        "later"  # none of the last ``count`` late ones does; a step beyond the last one = after the decision
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One deviation from the plain order: so many commands of a connection before ``step``, or late from ``step`` on.
-
-    ``early``: the first ``count`` waiting commands, or late ones whose own step is a later one, take effect before the
-    step. Else: of the last ``count`` late ones none takes effect before it, nor before its own step; a step beyond the last
-    one = after the decision.
-    """
+    """One deviation from the plain order: so many commands of a connection before ``step``, or from ``step`` on."""
 
     connection: int
-    early: bool
+    shift: Shift
     count: int
     step: int
+
+    @property
+    def key(self) -> tuple[int, Shift]:
+        """What one order has at most one move of."""
+        return self.connection, self.shift
+
+
+Moves = dict[tuple[int, Shift], Move]
 
 
 class Stage(Protocol):
@@ -183,7 +197,7 @@ def search(
     """
     applied = 0  # commands, by the last run
 
-    def run(moves: dict[tuple[int, bool], Move]) -> tuple[A, list[Difference]]:
+    def run(moves: Moves) -> tuple[A, list[Difference]]:
         nonlocal applied
         applied = 0
         late_steps = list(_late_steps(late, moves))
@@ -195,8 +209,8 @@ def search(
                     stage.apply_late(command)
                     applied += 1
             for move in moves.values():
-                if move.early and move.step == step:
-                    for command in waiting.get(move.connection, ())[: move.count]:
+                if move.shift is Shift.EARLY and move.step == step:
+                    for command in waiting[move.connection][: move.count]:
                         stage.apply_early(command)
                         applied += 1
 
@@ -205,7 +219,7 @@ def search(
         return answer, differences(answer)
 
     other = {
-        commands[0]: run({(connection, True): Move(connection, True, 1, 0)})[1]
+        commands[0]: run({(connection, Shift.EARLY): Move(connection, Shift.EARLY, 1, 0)})[1]
         for connection, commands in waiting.items()
         if commands[0].is_fact
     }
@@ -228,29 +242,32 @@ def search(
         return Outcome(answer, plain, explained=False, given_up=not has_work, late=delayed)
     moves, answer = found
     early = [
-        c for move in moves.values() if move.early for c in waiting.get(move.connection, ())[: move.count]
+        command
+        for move in moves.values()
+        if move.shift is Shift.EARLY
+        for command in waiting[move.connection][: move.count]
     ]
     delayed = [command for command, at in _late_steps(late, moves) if at >= steps]
-    racing = [
-        (waiting.get(m.connection) or late[m.connection])[m.count - 1]
-        if m.early
-        else late[m.connection][-m.count]
-        for m in moves.values()
-    ]
+    racing = [_furthest(move, waiting, late) for move in moves.values()]
     return Outcome(answer, plain, True, early, delayed, min(racing, key=lambda c: c.seq))
 
 
-def _late_steps(
-    late: dict[int, list[Command]], moves: dict[tuple[int, bool], Move]
-) -> Iterator[tuple[Command, int]]:
+def _furthest(move: Move, waiting: dict[int, list[Command]], late: dict[int, list[Command]]) -> Command:
+    """Return the command of a move that is farthest from its place in the plain order."""
+    if move.shift is Shift.EARLY:
+        return waiting[move.connection][move.count - 1]
+    return late[move.connection][move.count - 1 if move.shift is Shift.SOONER else -move.count]
+
+
+def _late_steps(late: dict[int, list[Command]], moves: Moves) -> Iterator[tuple[Command, int]]:
     """Yield each late command with the step before which it takes effect; its own unless a move sets another."""
     for connection, commands in late.items():
-        move, early = moves.get((connection, False)), moves.get((connection, True))
-        first = len(commands) - (move.count if move else 0)
+        later, sooner = moves.get((connection, Shift.LATER)), moves.get((connection, Shift.SOONER))
+        first = len(commands) - (later.count if later else 0)
         for at, command in enumerate(commands):
-            step = command.step if move is None or at < first else max(command.step, move.step)
-            if command.step and early is not None and at < early.count:
-                step = min(step, early.step)
+            step = command.step if later is None or at < first else max(command.step, later.step)
+            if command.step and sooner is not None and at < sooner.count:
+                step = min(step, sooner.step)
             yield command, step
 
 
@@ -263,32 +280,32 @@ def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], st
         for count in range(1, len(commands) + 1):
             stop = 1 if commands[0].is_fact else steps
             for step in range(_earliest(commands[:count]), stop):
-                yield Move(connection, True, count, step)
+                yield Move(connection, Shift.EARLY, count, step)
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
             # The latest first: what may still come after this window stays open for the next one.
             for step in range(steps, commands[-count].step, -1):
-                yield Move(connection, False, count, step)
+                yield Move(connection, Shift.LATER, count, step)
             for step in range(_earliest(commands[:count]), commands[count - 1].step):
-                yield Move(connection, True, count, step)
+                yield Move(connection, Shift.SOONER, count, step)
 
 
 def _improve(
-    run: Callable[[dict[tuple[int, bool], Move]], tuple[A, list[Difference]]],
+    run: Callable[[Moves], tuple[A, list[Difference]]],
     plain: list[Difference],
     moves: list[Move],
     may_go_on: Callable[[], bool],
-) -> tuple[dict[tuple[int, bool], Move], A] | None:
+) -> tuple[Moves, A] | None:
     """Add one move after the other, each time the one that leaves least to explain; pairs where single ones do not help.
 
     ``may_go_on`` is called after each order that was tried.
     """
-    chosen: dict[tuple[int, bool], Move] = {}
+    chosen: Moves = {}
     best = _weight(plain)
     tried = 0
     while best > 0:
-        options = [{(m.connection, m.early): m} for m in moves if chosen.get((m.connection, m.early)) != m]
-        step: tuple[int, dict[tuple[int, bool], Move], A] | None = None
+        options = [{move.key: move} for move in moves if chosen.get(move.key) != move]
+        step: tuple[int, Moves, A] | None = None
         for option in (*options, *_pairs(moves)):
             if tried >= MAX_ORDERS:
                 return None
@@ -311,11 +328,11 @@ def _improve(
     return None
 
 
-def _pairs(moves: list[Move]) -> Iterator[dict[tuple[int, bool], Move]]:
+def _pairs(moves: list[Move]) -> Iterator[Moves]:
     for at, move in enumerate(moves):
         for other in moves[at + 1 :]:
-            if (move.connection, move.early) != (other.connection, other.early):
-                yield {(move.connection, move.early): move, (other.connection, other.early): other}
+            if move.key != other.key:
+                yield {move.key: move, other.key: other}
 
 
 def _weight(differences: list[Difference]) -> int:

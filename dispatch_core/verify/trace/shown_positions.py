@@ -320,7 +320,9 @@ class PositionsDriver(CursorDriver):
         if line.kind == "cursor_state":
             return Begun(self._operation_at, line.t_us - ANSWERED_WITHIN_US)
         if line.inputs.get("op") == "mark_delete" and line.inputs["target"] == line.recorded["mark_delete"]:
-            return Begun(self._operation_at, line.t_us - HELD_UP_US)  # it is stored again, by a timer's thread
+            return Begun(
+                self._operation_at, line.t_us - HELD_UP_US
+            )  # it is stored again, by a timer's thread
         by_ack = (
             self._due_by_ack(self._last_up_to(line.inputs["target"])) if line.kind == "cursor_op" else None
         )
