@@ -152,6 +152,7 @@ class Replay:
             flows=trace is None,
             profile=self._judge.profile,
             removals_logged=removals_logged if trace is None else trace.removals_logged,
+            cursor_ops_logged=trace is not None and trace.cursor_ops_logged,
         )
         self._held_by = HeldByLimits(
             BehaviourInForce(), (), pending_by_holder=not self._audit.window.single_active

@@ -15,8 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dispatch_core.arrays.line_kinds import has_kind
+from dispatch_core.audit.assumptions import CURSOR_MOVED
 from dispatch_core.audit.deliveries.lost_state import loses_lines
-from dispatch_core.audit.deliveries.operations import Connections, Consumer, Lines
+from dispatch_core.audit.deliveries.operations import Connections, Consumer, CursorOperations, Lines
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted, made_again
 
@@ -39,7 +41,8 @@ class EarlierLines:
 
     def add(self, events: pa.Table) -> None:
         """Add the lines of the next incarnation."""
-        lines = Lines.of(events, flows=self._flows)
+        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations()
+        lines = Lines.of(events, flows=self._flows, cursor_ops=cursor_ops)
         connections = Connections(self._consumers)
         connections.meet(events)
         if self._runs:

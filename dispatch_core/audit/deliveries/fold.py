@@ -40,7 +40,7 @@ from dispatch_core.audit.deliveries.log_checks import Connected
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.deliveries.lost_state import gives_state
 from dispatch_core.audit.deliveries.missing_lines import Gaps, LastLine
-from dispatch_core.audit.deliveries.operations import SENT, Operations
+from dispatch_core.audit.deliveries.operations import SENT, CursorOperations, Operations
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
@@ -89,7 +89,7 @@ RARE_KINDS: Final = (
     *("consumer_added", "consumer_removed", "checkpoint", "active_notified", "limit", "subscription_deleted"),
 )
 #: Further columns of the events of a trace.
-TRACE_COLUMNS: Final = ("mark_delete", "active", "sorted")
+TRACE_COLUMNS: Final = ("mark_delete", "active", "sorted", "op", "target")
 #: Lines that bring the Key_Shared policy.
 _POLICIES: Final = ("consumer_added", "checkpoint")
 _ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
@@ -122,6 +122,7 @@ class AuditFold:
         flows: bool = False,
         profile: profiles.Profile | None = None,
         removals_logged: bool | None = None,
+        cursor_ops_logged: bool = False,
         after: AuditFold | None = None,
         resumes: bool = False,
         last_line: LastLine | None = None,
@@ -141,6 +142,7 @@ class AuditFold:
             profile: the result of ``profile_of(head)``, if known.
             removals_logged: the log shows removals of pending acks, in any of its lines; ``None`` = not known. Without
                 ``whole`` a log that may show when acks took effect is judged only if it is known.
+            cursor_ops_logged: the log is a trace that shows every operation on the cursor.
             after: the audit of the lines before these, not to be used any more: of the incarnation before this one or, with
                 ``resumes``, of this one before lines were lost. Only without ``whole``.
             resumes: the log goes on from a checkpoint behind lost lines; only the entries of before are kept.
@@ -165,6 +167,7 @@ class AuditFold:
         self._last: LastLine | None = last_line
         self._gaps = Gaps(np.empty(0, dtype=np.int64))
         self._removals_logged = removals_logged
+        self._cursor_ops_logged = cursor_ops_logged
         self._applied: AppliedAcks | None = None
         self._added = connections_added(head.events)  # in any line, as far as known
         self._checkpoints = has_kind(head.events, "checkpoint")
@@ -193,6 +196,7 @@ class AuditFold:
                 kind,
                 streaming=not whole,
                 flows=flows,
+                cursor_ops=self._cursor_operations(),
                 delays=delays,
                 non_persistent=profiles.is_non_persistent(head.topic),
             )
@@ -212,7 +216,7 @@ class AuditFold:
             self._earlier_lost = after._earlier_lost or after.has_gaps or after._head.end_lost
             self._state_lost = after.loses_state
             self._past, self._past_known = after._past, after._past_known
-            self.window.begin_next_log(flows=flows)
+            self.window.begin_next_log(flows=flows, cursor_ops=self._cursor_operations())
         self.window.meet(head.events)
         self.begins = False
         self.acked_before: Ints = np.empty(0, dtype=np.int64)
@@ -241,7 +245,16 @@ class AuditFold:
     @property
     def moves_logged(self) -> bool:
         """True if the recorder writes every move of the cursor, or there is no cursor."""
-        return CURSOR_MOVED in self._records or profiles.is_non_persistent(self._head.topic)
+        named = CURSOR_MOVED in self._records or profiles.is_non_persistent(self._head.topic)
+        return named or self._moves_are_cursor_ops
+
+    @property
+    def _moves_are_cursor_ops(self) -> bool:
+        """True if the moves of the cursor are those lines of a trace, and not lines of their own."""
+        return self._cursor_ops_logged and CURSOR_MOVED not in self._records
+
+    def _cursor_operations(self) -> CursorOperations | None:
+        return CursorOperations() if self._moves_are_cursor_ops else None
 
     @property
     def deletions_logged(self) -> bool:

@@ -527,7 +527,7 @@ def take(
                 key = entry_key[entry]
                 before = entries[entry, LAST_DELIVERY]
                 acked = entries[entry, ACK_OPERATION]
-                if acked >= 0 and entry == last_moved_to:
+                if acked >= 0 and entry == last_moved_to and window_code[acked] >= 10:
                     # The position of a move may be meant as the last entry before it, or as the first one behind it.
                     acked = entries[entry, ACK_OPERATION] = -1
                     last_moved_to = -1

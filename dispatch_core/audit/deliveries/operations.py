@@ -41,6 +41,16 @@ _MOVES_BY: Final = {
     "reset_cursor": RESET,
     "unknown": MOVED,
 }
+#: What moves the cursor, by the operation that reaches it (``cursor_op``). That of a mark-delete is the skip or the clear of
+#: the line before, else a cumulative acknowledgement or an expiry.
+_MOVED_BY_OP: Final = {
+    "skip": "skip",
+    "clear_backlog": "clear_backlog",
+    "reset": "reset_cursor",
+    "mark_delete": "expiry",
+}
+#: Lines of a trace that show where the cursor is moved to.
+_SHOW_MOVES: Final = ("cursor_op", "consumer_added")
 
 _CODES: Final = {
     "consumer_added": ADDED,
@@ -98,10 +108,18 @@ class Lines:
     by: Mapping[int, str]  # by operation: what moved the cursor
 
     @classmethod
-    def of(cls, events: pa.Table, *, flows: bool, non_persistent: bool = False) -> Lines:
+    def of(
+        cls,
+        events: pa.Table,
+        *,
+        flows: bool,
+        cursor_ops: CursorOperations | None = None,
+        non_persistent: bool = False,
+    ) -> Lines:
         """Select the rows of ``events`` that become operations; ``flows``: also ``flow`` lines.
 
-        ``non_persistent``: of a non-persistent topic, see ``_settled_by_sending``.
+        ``cursor_ops``: takes the moves of the cursor from a trace's ``cursor_op`` lines. ``non_persistent``: of a
+        non-persistent topic, see ``_settled_by_sending``.
         """
         kinds, words = encoded(events["kind"])
         code_of = _CODES | {"flow": FLOW} if flows else _CODES
@@ -116,6 +134,8 @@ class Lines:
             code[acks & marked(events["ack_type"], "Cumulative")] = ACK_CUMULATIVE
         code[(code == REDELIVER) & without] = REDELIVER_ALL
         moves = _moves(events, kinds, words.to_pylist())
+        if cursor_ops is not None:
+            moves |= cursor_ops.moves(events, kinds, words.to_pylist(), wanted)
         for row, (move, _to, _by) in moves.items():
             code[row], wanted[row] = move, True
         number, seq, t_us = ints(events["consumer"], -1), ints(events["seq"]), ints(events["t_us"])
@@ -241,6 +261,65 @@ def _moves(
         position = None if to is None else (to["ledger_id"], to["entry_id"])
         moves[row] = (MOVED_SOMEWHERE if position is None else _MOVES_BY.get(by, MOVED)), position, by
     return moves
+
+
+class CursorOperations:
+    """The operations on the cursor that a trace shows (``cursor_op``), as moves, batch by batch.
+
+    That of a cumulative acknowledgement is left out: its own line says more. A reset has taken effect when the next consumer
+    joins, whose line shows where it ended: one that goes behind the end of the topic ends there. What a read brings between
+    the two lines is of before the reset. So the reset stands on the last line before the consumer that is no operation.
+    Until a consumer joins, it is a move to where the lines do not say.
+
+    Example: an administrator skips 14 entries. The trace has a line ``skip``, and behind it one ``mark_delete`` with the new
+    position. A consumer that joins behind a reset to 3:7 shows that mark-delete is 3:6.
+    """
+
+    def __init__(self) -> None:
+        self._begun: str | None = None  # the skip or clear of which the mark-delete is to come
+        self._by_acks: set[tuple[int, int]] = set()  # positions that cumulative acks of the last batch name
+
+    def moves(
+        self, events: pa.Table, kinds: npt.NDArray[Any], words: list[str], taken: Mask
+    ) -> dict[int, tuple[int, tuple[int, int] | None, str]]:
+        """Return what ``_moves`` returns, of the next batch; ``taken``: rows of other operations."""
+        before, self._by_acks = self._by_acks, _acknowledged_cumulatively(events)
+        if "cursor_op" not in words or not (has(events, "op") and has(events, "mark_delete")):
+            return {}
+        by_acks = before | self._by_acks
+        rows = np.flatnonzero(np.isin(kinds, [at for at, word in enumerate(words) if word in _SHOW_MOVES]))
+        lines = events.select(["kind", "op", "target", "mark_delete"]).take(pa.array(rows)).to_pylist()
+        moves: dict[int, tuple[int, tuple[int, int] | None, str]] = {}
+        reset: int | None = None
+        for row, line in zip(rows.tolist(), lines, strict=True):
+            if line["kind"] != "cursor_op":
+                if reset is not None and line["mark_delete"] is not None:
+                    del moves[reset]
+                    at = reset + int(np.flatnonzero(~taken[reset:row])[-1])
+                    moves[at] = RESET, _pair(line["mark_delete"]), _MOVED_BY_OP["reset"]
+                reset = None
+                continue
+            op, target, begun = line["op"], line["target"], self._begun
+            self._begun = reset = None
+            if op in ("skip", "clear_backlog"):
+                self._begun = _MOVED_BY_OP[op]
+            elif op == "reset" or target is None:
+                moves[row] = MOVED_SOMEWHERE, None, _MOVED_BY_OP[op]
+                reset = row if op == "reset" else None
+            elif begun is not None or _pair(target) not in by_acks:
+                moves[row] = PASSED, _pair(target), begun or _MOVED_BY_OP[op]
+        return moves
+
+
+def _acknowledged_cumulatively(events: pa.Table) -> set[tuple[int, int]]:
+    """Return the positions that cumulative acknowledgements name."""
+    acks = np.flatnonzero(marked(events["ack_type"], "Cumulative"))
+    named = events["positions"].take(pa.array(acks)).to_pylist()
+    return {_pair(position) for positions in named for position in positions or ()}
+
+
+def _pair(position: Mapping[str, int]) -> tuple[int, int]:
+    return position["ledger_id"], position["entry_id"]
 
 
 def _runs(lists: pa.ChunkedArray, naming: Mask) -> tuple[Ints, pa.ChunkedArray]:

@@ -32,11 +32,13 @@ from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.operations import (
     ACK,
     ACK_CUMULATIVE,
+    MOVED_SOMEWHERE,
     REDELIVER,
     RELOAD,
     SENT,
     Connections,
     Consumer,
+    CursorOperations,
     Lines,
     Operations,
     whole_acks,
@@ -73,9 +75,11 @@ class LogWindow:
         *,
         streaming: bool,
         flows: bool = False,
+        cursor_ops: CursorOperations | None = None,
         delays: DelayedDelivery = _NO_DELAYS,
         non_persistent: bool = False,
     ) -> None:
+        """``flows``, ``cursor_ops``: see ``Lines.of``."""
         self.subscription_type = subscription_type
         #: Of a non-persistent topic, where sending settles an entry (``Lines.of``).
         self.non_persistent = non_persistent
@@ -104,7 +108,7 @@ class LogWindow:
         self._highest_sent = -1  # ordinal
         self._reload_due = False
         self._streaming = streaming
-        self._flows = flows
+        self._flows, self._cursor_ops = flows, cursor_ops
         self._connections = Connections(self.consumers)
         # Entries acked in part: ordinal → messages not acked yet, as bits. The cursor stores them, so they outlive a reload.
         self._left: dict[int, int] = {}
@@ -286,9 +290,9 @@ class LogWindow:
 
     # what begins -----------------------------------------------------------------------------------------------------
 
-    def begin_next_log(self, *, flows: bool) -> None:
+    def begin_next_log(self, *, flows: bool, cursor_ops: CursorOperations | None) -> None:
         """Begin the log of the next incarnation: its operations follow a ``RELOAD``, its connections are new."""
-        self._flows = flows
+        self._flows, self._cursor_ops = flows, cursor_ops
         self._connections = Connections(self.consumers)
         self.first_consumer_of_last_log = len(self.consumers)
         self.checkpoint_state = None
@@ -300,6 +304,7 @@ class LogWindow:
             self.subscription_type,
             streaming=self._streaming,
             flows=self._flows,
+            cursor_ops=self._cursor_ops,
             delays=self._delays,
             non_persistent=self.non_persistent,
         )
@@ -461,7 +466,12 @@ class LogWindow:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _read(self, events: pa.Table) -> Lines:
-        return Lines.of(events, flows=self._flows, non_persistent=self.non_persistent)
+        lines = Lines.of(
+            events, flows=self._flows, cursor_ops=self._cursor_ops, non_persistent=self.non_persistent
+        )
+        if self._streaming and self._cursor_ops is not None and (lines.code == MOVED_SOMEWHERE).any():
+            raise NotStreamableError("the cursor was reset, and no line that was fed shows to where")
+        return lines
 
     def _check_order(self, ledger: Ints, entry: Ints) -> None:
         if not self._streaming:

@@ -248,8 +248,9 @@ class _Entry:
         """Return the first line behind a deletion, at one of some moments, of the subscription that lacks the entry;
         ``None`` = none.
         """
-        may = any(self.before.t_us <= moment.t_us < self.behind_us for moment in moments)
-        return self.before.seq + 1 if may else None
+        seqs = (moment.seq for moment in moments if self.before.t_us <= moment.t_us < self.behind_us)
+        first = min(seqs, default=None)
+        return None if first is None else first + 1
 
     def line_behind_reset(self, moments: Sequence[_Moment]) -> int | None:
         """Return the first line behind a seek or a reset, at one of some moments, that may have passed the entry while it
