@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from dispatch_core.recording.log_profile import subscription_type
 if TYPE_CHECKING:
     from dispatch_core.recording.log import DispatcherLog
     from dispatch_core.what_if.clients import Deliveries
+    from dispatch_core.what_if.connections import Join
     from dispatch_core.what_if.recorded import RecordedLoad
 
 #: Assumptions for every log.
@@ -37,13 +39,15 @@ def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[s
             "the log begins with a checkpoint of a dispatcher at work: its load is simulated as after a restart of the "
             "broker, so what was pending then is sent again, to clients with the permits that they had"
         )
+    if load.refused:
+        found.append(
+            f"{names_of(load.refused)}: the recorded broker refused the connection, so it is none of the load"
+        )
     granted = set(load.flows[1].tolist())
-    silent = sorted(
-        {consumer_name(join.number, join.name) for join in load.joins if join.number not in granted}
-    )
+    silent = [join for join in load.joins if join.number not in granted]
     if silent:
         found.append(
-            f"{listed(map(shown, silent))}: the log shows no permits for some connection, so nothing is sent to it"
+            f"{names_of(silent)}: the log shows no permits for some connection, so nothing is sent to it"
         )
     if not len(load.acks.at_us):
         found.append("the log shows no acknowledgement, so nothing is ever acknowledged")
@@ -54,6 +58,11 @@ def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[s
     if int(load.num_messages.max(initial=1)) > 1 and not load.acks.words:
         found.append("entries with several messages were acknowledged as a whole: the log shows no parts")
     return tuple(found)
+
+
+def names_of(joins: Iterable[Join]) -> str:
+    """List the names of some connections in a sentence, each once."""
+    return listed(map(shown, sorted({consumer_name(join.number, join.name) for join in joins})))
 
 
 def cursor_moves(log: DispatcherLog) -> int:

@@ -24,6 +24,7 @@ from dispatch_core.errors import DispatchAuditError, UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.schema import EVENTS
+from dispatch_core.what_if.connections import Join, refused
 from dispatch_core.what_if.recorded import RecordedLoad
 
 AUTO_SPLIT: Final = "AUTO_SPLIT"
@@ -290,3 +291,15 @@ def fitted(load: RecordedLoad, profile: Profile) -> RecordedLoad:
     names = sorted({join.name for join in load.joins})
     ranges = {name: tuple(equal_ranges(len(names), at)) for at, name in enumerate(names)}
     return replace(load, joins=[replace(join, ranges=ranges[join.name]) for join in load.joins])
+
+
+def admitted(load: RecordedLoad, profile: Profile) -> list[Join]:
+    """Return the connections that the recorded broker refused, and that the rules of ``profile`` accept."""
+    if not load.refused:
+        return []
+    everybody = fitted(replace(load, joins=[*load.joins, *load.refused]), profile)
+    by_time: list[tuple[int, Join | int]] = [(join.at_us, join) for join in everybody.joins]
+    by_time += everybody.leaves
+    changes = [change for _, change in sorted(by_time, key=lambda item: item[0])]
+    shut_out = refused(profile, load.topic, everybody.subscription_type, changes)
+    return [join for join in load.refused if join.number not in shut_out]

@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from dispatch_core.broker import hashing
 from dispatch_core.broker.selectors.node_ranges import node_ranges
-from dispatch_core.what_if.recorded import Join, NotSimulableError, RecordedLoad, Request
+from dispatch_core.what_if.connections import Join
+from dispatch_core.what_if.recorded import NotSimulableError, RecordedLoad, Request
 
 Ints = npt.NDArray[np.int64]
 #: A name, and its number among the connected consumers of the name.

@@ -21,7 +21,8 @@ from dispatch_core.simulation.dispatcher_run import Acts, Connecting, Delays, Pa
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
 from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
-from dispatch_core.what_if.recorded import Join, RecordedLoad, Request
+from dispatch_core.what_if.connections import Join
+from dispatch_core.what_if.recorded import RecordedLoad, Request
 
 Ints = npt.NDArray[np.int64]
 

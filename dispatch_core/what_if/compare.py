@@ -30,9 +30,9 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.whole_log import audit_whole
-from dispatch_core.what_if.assumed import assumptions_of, cursor_moves
+from dispatch_core.what_if.assumed import assumptions_of, cursor_moves, names_of
 from dispatch_core.what_if.calibration import Evidence, measured_releases, violates
-from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges
+from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges, admitted
 from dispatch_core.what_if.clients import Deliveries
 from dispatch_core.what_if.measure import Measures, measures, together
 from dispatch_core.what_if.proposals.catalogue import Proposal
@@ -489,6 +489,7 @@ def _row(
     warnings: tuple[str, ...] = ()
     if profile is not None:
         warnings = (*profile.warnings, *rules.clients.describe(log), *without_effect(rules, profile))
+        warnings += _left_out(case, profile)
     if proposal is not None and case is not None and outcomes:
         warnings = (proposal.mark, *warnings)
         assumptions = (*assumptions, *assumed_by(proposal, case.load, case.deliveries))
@@ -568,6 +569,17 @@ def _mean(weighed: Sequence[tuple[float, int]]) -> float | None:
     return round(sum(value * weight for value, weight in weighed) / total, 4) if total else None
 
 
+def _left_out(case: Case | None, profile: Profile) -> tuple[str, ...]:
+    """Say which connections the rules would accept that the recorded broker refused: no log shows their permits."""
+    found = [] if case is None else admitted(case.load, profile)
+    if not found:
+        return ()
+    return (
+        f"{names_of(found)}: refused by the recorded broker, accepted under these rules; left out, as the log shows none of "
+        "the permits that it would grant. --client consumers=N adds a consumer that answers like a recorded one",
+    )
+
+
 def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Case | None) -> str | None:
     """The reason why no pair of recordings is like this prediction; ``None`` = some are."""
     if rules.proposal is not None:
@@ -584,6 +596,8 @@ def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Ca
         return "the log has moves of the cursor (skip, clear, expiry, reset, seek), which are not simulated"
     if rules.clients.describe(log) or rules.priorities or rules.custom.client_ranges is not None:
         return "no client script was recorded with both settings of its consumers"
+    if _left_out(case, profile):
+        return "consumers that the recorded broker refused would be accepted, and are left out"
     known = measured_releases()
     for release in (profile.broker_version, str(log.header.get("broker_version"))):
         if release not in known:

@@ -10,7 +10,8 @@ Assumptions about times that the log does not show:
   if permits were left all the time since they were published, else ``STORED_AFTER_US`` after that at the latest;
 * a log that begins with a checkpoint of a dispatcher at work is simulated as after a restart of the broker: the consumers
   connect again, each with the permits that it had and room for what was pending, which is sent again;
-* a removal takes effect ``LEAVES_BEFORE_US`` before its line, which a broker writes at the end of the removal.
+* a removal takes effect ``LEAVES_BEFORE_US`` before its line, which a broker writes at the end of the removal;
+* a connection that the recorded rules refuse, and that was granted no permits, never was a consumer.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
+from dispatch_core.what_if.connections import Join, refused
 
 Ints = npt.NDArray[np.int64]
 
@@ -51,23 +53,6 @@ _KINDS: Final = ("consumer_added", "consumer_removed", "flow", "ack", "redeliver
 
 class NotSimulableError(DispatchAuditError):
     """A log that cannot be simulated: no clients, no messages, or a subscription type without rules."""
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A connection that was made. ``number``: the log's. ``ranges``: those it announced (STICKY).
-
-    ``like``: the connection whose answers it gives; ``None`` = it answers as recorded.
-    """
-
-    at_us: int
-    number: int
-    name: str
-    consumer_id: int
-    address: str | None
-    priority_level: int
-    ranges: tuple[tuple[int, int], ...]
-    like: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +102,7 @@ class RecordedLoad:
     size_bytes: Ints = field(repr=False)
     begins_at_work: bool  # the log begins with a checkpoint of a dispatcher at work
     joins: Sequence[Join] = field(repr=False)
+    refused: Sequence[Join] = field(repr=False)  # connections that the recorded broker refused
     leaves: Sequence[tuple[int, int]] = field(repr=False)  # time, number
     flows: tuple[Ints, Ints, Ints] = field(repr=False)  # time, consumer, permits
     acks: Acks = field(repr=False)
@@ -178,6 +164,9 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
     acks = _acks(_of_kind(events, "ack"), positions)
     requests = _requests(_of_kind(events, "redeliver"), positions)
     flows = _of_kind(events, "flow")
+    shut_out = _refused(log, profile, joins, events) - set(flows["consumer"].to_pylist())
+    shut_out_joins = [join for join in joins if join.number in shut_out]
+    joins = [join for join in joins if join.number not in shut_out]
     leaves = _leaves(_of_kind(events, "consumer_removed"), joins)
     published = _ints(pc.fill_null(messages["publish_time_ms"], 0)) * 1000
     sent_us = _first_sent(_of_kind(log.events, "sent"), positions, len(published))
@@ -205,6 +194,7 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         size_bytes=_ints(pc.fill_null(messages["size_bytes"], 0)),
         begins_at_work=running is not None,
         joins=joins,
+        refused=shut_out_joins,
         leaves=leaves,
         flows=permits,
         acks=acks,
@@ -268,6 +258,26 @@ def _joins(added: pa.Table) -> list[Join]:
         )
         found.setdefault(join.number, join)
     return list(found.values())
+
+
+def _refused(
+    log: DispatcherLog, profile: Profile | None, joins: Sequence[Join], events: pa.Table
+) -> frozenset[int]:
+    """The connections that the recorded rules refuse, in the order of the lines."""
+    if profile is None:
+        return frozenset()
+    lines = events.filter(
+        pc.is_in(events["kind"].cast(pa.string()), pa.array(["consumer_added", "consumer_removed"]))
+    )
+    added = set(_of_kind(lines, "consumer_added")["consumer"].to_pylist())
+    changes: list[Join | int] = [join for join in joins if join.number not in added]  # of a checkpoint
+    of_number = {join.number: join for join in joins if join.number in added}
+    for kind, number in zip(lines["kind"].to_pylist(), lines["consumer"].to_pylist(), strict=True):
+        if kind == "consumer_removed":
+            changes.append(number)
+        elif number in of_number:
+            changes.append(of_number.pop(number))
+    return refused(profile, log.topic, subscription_type(log), changes)
 
 
 def _leaves(removed: pa.Table, joins: Sequence[Join]) -> list[tuple[int, int]]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dispatch_core.broker.selectors.node_ranges import node_ranges
 from dispatch_core.broker.selectors.sticky_ranges import ExactRangesSelector
 from dispatch_core.what_if.client_ranges import ClientRanges, with_client_ranges
-from dispatch_core.what_if.recorded import Join, NotSimulableError, RecordedLoad, Request, load_of
+from dispatch_core.what_if.connections import Join
+from dispatch_core.what_if.recorded import NotSimulableError, RecordedLoad, Request, load_of
 from dispatch_core.what_if.rules import RuleNameError, named
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 
