@@ -6,6 +6,7 @@ Control plane around a compiled loop: the loop runs until the control plane is n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -69,6 +70,14 @@ class Pace:
 
     from_us: int
     delays: Delays
+
+
+@dataclass(frozen=True, slots=True)
+class UnackedLimit:
+    """A limit of unacknowledged messages per consumer that a policy sets at a time; ``None`` = the broker's setting."""
+
+    from_us: int
+    messages: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,8 +193,8 @@ class Given:
 
     ``timers``: settings by their ``broker.conf`` names, of which ``TIMERS`` are used. ``changes``: by time. ``until_us``:
     the end of its log; ``NEVER`` = when all is acknowledged. ``delays``: those of the simulated broker at first; ``paces``:
-    their changes, by time; ``uneven``: how much single ones differ from them. ``salt``: a number that makes its synthetic
-    clients differ from those of another dispatcher.
+    their changes, by time; ``uneven``: how much single ones differ from them. ``unacked_limits``: those of policies, by
+    time. ``salt``: a number that makes its synthetic clients differ from those of another dispatcher.
     """
 
     profile: Profile
@@ -202,6 +211,7 @@ class Given:
     timers: Mapping[str, object] = field(default_factory=dict)
     paces: Sequence[Pace] = ()
     uneven: Unevenness = EVEN
+    unacked_limits: Sequence[UnackedLimit] = ()
 
 
 class DispatcherRun(ABC):
@@ -220,7 +230,8 @@ class DispatcherRun(ABC):
         self._publishing = given.publishing
         self._numbers: dict[int, int] = {}  # who → number of its connection
         self._connected = 0  # connections so far
-        self._paced = 0  # paces so far
+        due: list[Pace | UnackedLimit] = [*given.paces, *given.unacked_limits]
+        self._due = deque(sorted(due, key=lambda change: change.from_us))
         self._lines = w_.new_lines(0, 0)
 
     def _begin(self, first: Published) -> None:
@@ -364,13 +375,18 @@ class DispatcherRun(ABC):
         return int(len(stored) - stored.sum())
 
     def _at_pace_until(self, at_us: int) -> None:
-        """Run up to a time, applying the changes of delays before it."""
-        paces = self._given.paces
-        while self._paced < len(paces) and paces[self._paced].from_us < at_us:
-            pace = paces[self._paced]
-            self._paced += 1
-            self._go_on(max(pace.from_us, self._now))
-            _take_time(self._world.w, pace.delays)
+        """Run up to a time, applying the changes of delays and limits before it."""
+        while self._due and self._due[0].from_us < at_us:
+            change = self._due.popleft()
+            self._go_on(max(change.from_us, self._now))
+            if isinstance(change, Pace):
+                _take_time(self._world.w, change.delays)
+            else:
+                self._limit_unacked(change.messages)
+
+    @abstractmethod
+    def _limit_unacked(self, messages: int | None) -> None:
+        """Set the limit of unacknowledged messages per consumer that a policy sets; ``None`` = the broker's setting."""
 
     def _not_before(self, at_us: int) -> int:
         """Return the earliest time at which a membership change that is due can take place."""

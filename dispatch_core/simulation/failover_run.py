@@ -84,6 +84,9 @@ class FailoverRun(DispatcherRun):
         elif kind == w_.ACT:
             self._act(slot, number)
 
+    def _limit_unacked(self, messages: int | None) -> None:
+        """See ``DispatcherRun``: a dispatcher with one active consumer does not count unacknowledged messages."""
+
     # --- permits and reads -----------------------------------------------------------------------------------
 
     def _flow(self, slot: int, permits: int) -> None:

@@ -44,6 +44,9 @@ class MultipleConsumersRun(DispatcherRun):
     def _loop(self, until: int) -> int:
         return int(loop.run(self.core.state, self._world, self._lines, until))
 
+    def _limit_unacked(self, messages: int | None) -> None:
+        self.core.limit_unacked(messages)
+
     def _step_in(self, reason: int) -> None:
         if reason == w_.REDELIVERY_REQUESTED:
             self._redeliver_nacked()

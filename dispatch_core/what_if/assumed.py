@@ -6,17 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from dispatch_core.audit.deliveries.window import SINGLE_ACTIVE
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.lists import listed
 from dispatch_core.audit.sentences.names import consumer_name, shown
-from dispatch_core.recording.log_profile import subscription_type
 
 if TYPE_CHECKING:
-    from dispatch_core.recording.log import DispatcherLog
     from dispatch_core.what_if.clients import Deliveries
     from dispatch_core.what_if.connections import Join
     from dispatch_core.what_if.recorded import RecordedLoad
@@ -38,6 +33,10 @@ def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[s
         found.append(
             "the log begins with a checkpoint of a dispatcher at work: its load is simulated as after a restart of the "
             "broker, so what was pending then is sent again, to clients with the permits that they had"
+        )
+    if load.unacked_limits:
+        found.append(
+            "a limit of unacknowledged messages that a policy sets holds from its line in the log on"
         )
     if load.refused:
         found.append(
@@ -63,23 +62,6 @@ def assumptions_of(load: RecordedLoad, deliveries: Deliveries | None) -> tuple[s
 def names_of(joins: Iterable[Join]) -> str:
     """List the names of some connections in a sentence, each once."""
     return listed(map(shown, sorted({consumer_name(join.number, join.name) for join in joins})))
-
-
-def cursor_moves(log: DispatcherLog) -> int:
-    """Count the lines by which an operator or a client moves the cursor: skip, clear, expiry, reset, seek. Traces have them.
-
-    The reset that opens a cursor is none, and of a subscription with one active consumer a mark-delete may be an
-    acknowledgement.
-    """
-    lines = log.events.select(["kind", "op"]).filter(
-        pc.is_in(log.events["kind"], pa.array(["consumer_added", "cursor_op"]))
-    )
-    kinds, operations = lines["kind"].to_pylist(), lines["op"].to_pylist()
-    moves = {"skip", "clear_backlog", "reset"}
-    moves |= {"mark_delete"} if subscription_type(log) not in SINGLE_ACTIVE else set()
-    begun = kinds.index("consumer_added") if "consumer_added" in kinds else len(kinds)
-    # A clear, skip or expiry is followed by the mark-delete that it leads to.
-    return sum(operation in moves for operation in operations[begun:])
 
 
 def _speed(load: RecordedLoad, deliveries: Deliveries | None) -> str:

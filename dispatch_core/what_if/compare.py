@@ -30,11 +30,12 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
 from dispatch_core.recording.rewrite import without_trace
 from dispatch_core.replay.whole_log import audit_whole
-from dispatch_core.what_if.assumed import assumptions_of, cursor_moves, names_of
+from dispatch_core.what_if.assumed import assumptions_of, names_of
 from dispatch_core.what_if.calibration import Evidence, measured_releases, violates
 from dispatch_core.what_if.client_changes import AS_RECORDED, ClientChanges, admitted
 from dispatch_core.what_if.clients import Deliveries
 from dispatch_core.what_if.measure import Measures, measures, together
+from dispatch_core.what_if.policies import not_simulated
 from dispatch_core.what_if.proposals.catalogue import Proposal
 from dispatch_core.what_if.proposals.runs import assumed_by
 from dispatch_core.what_if.recorded import RecordedLoad, load_of
@@ -350,8 +351,8 @@ def case_of(log: DispatcherLog, from_us: int | None = None) -> Case:
     A trace is reduced to its log of level E first, because a simulated log has no trace either. ``from_us``: simulate all of
     the log, and measure only what happens from this time on, microseconds since the epoch.
     """
-    log = replace(log, events=without_trace(log.events)[0])
     load = load_of(log)
+    log = replace(log, events=without_trace(log.events)[0])
     deliveries = deliveries_of(load)
     audit = audit_whole(log, from_us=from_us)
     sent = positions_sent(log.events)
@@ -490,6 +491,8 @@ def _row(
     if profile is not None:
         warnings = (*profile.warnings, *rules.clients.describe(log), *without_effect(rules, profile))
         warnings += _left_out(case, profile)
+        missing = not_simulated(log, rules.applied_to(log))
+        warnings += () if missing is None else (missing,)
     if proposal is not None and case is not None and outcomes:
         warnings = (proposal.mark, *warnings)
         assumptions = (*assumptions, *assumed_by(proposal, case.load, case.deliveries))
@@ -592,8 +595,8 @@ def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Ca
         return "no recording confirms the rules of this release"
     if case is not None and case.load.begins_at_work:
         return "no logs that begin with a checkpoint of a dispatcher at work were compared"
-    if cursor_moves(log):
-        return "the log has moves of the cursor (skip, clear, expiry, reset, seek), which are not simulated"
+    if (missing := not_simulated(log, rules.applied_to(log))) is not None:
+        return missing
     if rules.clients.describe(log) or rules.priorities or rules.custom.client_ranges is not None:
         return "no client script was recorded with both settings of its consumers"
     if _left_out(case, profile):

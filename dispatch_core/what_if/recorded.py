@@ -33,8 +33,10 @@ from dispatch_core.errors import DispatchAuditError, ProfileError
 from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import profile_of, subscription_type
+from dispatch_core.simulation.dispatcher_run import UnackedLimit
 from dispatch_core.simulation.world import NEVER, PART, UP_TO, WHOLE
 from dispatch_core.what_if.connections import Join, refused
+from dispatch_core.what_if.policies import unacked_limits
 
 Ints = npt.NDArray[np.int64]
 
@@ -107,6 +109,7 @@ class RecordedLoad:
     flows: tuple[Ints, Ints, Ints] = field(repr=False)  # time, consumer, permits
     acks: Acks = field(repr=False)
     requests: Sequence[Request] = field(repr=False)
+    unacked_limits: Sequence[UnackedLimit]  # those of policies
     unknown: int  # positions acknowledged or requested again that are not in the message log
     until_us: int  # end of the log
 
@@ -199,6 +202,7 @@ def load_of(log: DispatcherLog) -> RecordedLoad:
         flows=permits,
         acks=acks,
         requests=requests,
+        unacked_limits=unacked_limits(log),
         unknown=positions.unknown,
         until_us=int(pc.max(events["t_us"]).as_py() or joins[-1].at_us) + 1,
     )

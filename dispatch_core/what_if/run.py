@@ -199,6 +199,7 @@ def _simulate(
         timers=recorded_settings(load),
         paces=paces,
         uneven=uneven,
+        unacked_limits=load.unacked_limits,
     )
     dispatcher: FailoverRun | KeySharedRun | SharedRun
     if single:

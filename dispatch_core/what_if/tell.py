@@ -298,7 +298,9 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             found.append(f"  {shown(row.rules.name)}: {printable(row.problem)}")
         if row.confidence is not None:
             found.append(f"  {printable(sentence(row))}")
-        found += [f"  {shown(row.rules.name)}: {printable(text)}" for text in (*row.warnings, *row.notes)]
+        said = row.not_measured if row.confidence is not None else None  # by the sentence
+        remarks = [text for text in (*row.warnings, *row.notes) if text != said]
+        found += [f"  {shown(row.rules.name)}: {printable(text)}" for text in remarks]
         if row.shown is not None and row.shown.figures:
             figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())
             found.append(f"  {shown(row.rules.name)}: {figures}")

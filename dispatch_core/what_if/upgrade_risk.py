@@ -281,5 +281,5 @@ def _not_judged(before: Row | None, after: Row) -> tuple[str, ...]:
         if row.recorded is not None and row.recorded.order_uncertain:
             doubtful = counted(row.recorded.order_uncertain, "finding", "findings")
             found.append(f"{doubtful} against the order that the recording cannot prove")
-        found += row.warnings
+        found += [text for text in row.warnings if text != row.not_measured]
     return tuple(dict.fromkeys(found))

@@ -149,7 +149,7 @@ class CursorDriver(Driver):
 
     def _on_step(self, line: Line) -> None:
         """Take a mark that stands for a limit or a deletion; see ``limits_in_force``."""
-        if limits_in_force.is_deletion(line):
+        if limits_in_force.is_deletion(line.inputs["note"]):
             self._on_subscription_deleted(line)
         self._on_limit(line)
 

@@ -92,9 +92,9 @@ def begins_rate(line: Line) -> bool:
     return line.inputs["what"] == DISPATCH_RATE and bool(line.inputs["limit_active"])
 
 
-def is_deletion(line: Line) -> bool:
+def is_deletion(note: str | None) -> bool:
     """Check whether a mark says that the subscription was deleted, as a line ``subscription_deleted`` does."""
-    return (line.inputs["note"] or "") == "subscription deleted"
+    return note == "subscription deleted"
 
 
 class LimitsInForce:
