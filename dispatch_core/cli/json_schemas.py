@@ -718,7 +718,7 @@ _UPGRADE_RISK: Final = (
                         "called": means(TEXTS, "A and B for people"),
                     }
                 ),
-                "outcomes": means(by_name(COUNT, list(OUTCOMES)), "dispatchers by outcome"),
+                "outcomes": means(by_name(COUNT, list(OUTCOMES)), "subscriptions by outcome; of partitions and incarnations the worst decides"),
             }
         ),
     ),

@@ -80,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
         upgrade,
         worst_first,
     )
+    from dispatch_core.what_if.upgrade_risk_groups import folded
 
     if not 1 <= options.seeds <= _MOST_SEEDS:
         print(f"--seeds {options.seeds}: give a number from 1 to {_MOST_SEEDS}", file=sys.stderr)
@@ -109,8 +110,9 @@ def run(options: argparse.Namespace) -> int:
     if selection.complain("upgrade-risk"):
         return COULD_NOT_JUDGE
     found = worst_first(found)
-    outcomes = counts(risk.outcome for risk in found)
     rows = [risk.as_json() for risk in found]
+    subscriptions = folded(rows)
+    outcomes = counts(row["outcome"] for row in subscriptions)
     if options.json:
         for row in rows:
             print(json.dumps(row, ensure_ascii=False))
@@ -118,11 +120,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         from dispatch_core.what_if.upgrade_risk_text import for_people
 
-        print(for_people(rows, summary(outcomes, asked), most=_MOST_SHOWN), end="")
+        print(for_people(subscriptions, summary(outcomes, asked), most=_MOST_SHOWN), end="")
     if options.out is not None:
         from dispatch_core.what_if.upgrade_risk_page import risk_page
 
-        _write(options.out, risk_page(asked.as_json(), rows))
+        _write(options.out, risk_page(asked.as_json(), subscriptions))
     if any(outcomes[name] for name in WORSE):
         return FINDINGS
     return COULD_NOT_JUDGE if incomplete or not found or outcomes[NOT_JUDGED] else CLEAN

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from dispatch_core.audit.sentences.lists import counted
 from dispatch_core.report.markup import MAX_SENTENCE, digest, head, text
 from dispatch_core.what_if.upgrade_risk import (
     INTRODUCES,
@@ -26,7 +27,8 @@ from dispatch_core.what_if.upgrade_risk import (
     WORSE,
     counts,
 )
-from dispatch_core.what_if.upgrade_risk_text import FIGURES, pair_of
+from dispatch_core.what_if.upgrade_risk_groups import parts_called
+from dispatch_core.what_if.upgrade_risk_text import FIGURES, pair_of, part_said
 
 #: Subscriptions that are shown at once.
 WORST_SHOWN: Final = 25
@@ -52,6 +54,8 @@ _LEGEND: Final = (
     "the end of the log. Share: the load of the most loaded consumer, in multiples of its share of the hash space.",
     "Moving keys: keys that go to another consumer than before when consumers join and leave. Moved: entries that go first "
     "to another consumer than was recorded.",
+    "Partitions and incarnations of a subscription are one row: the worst decides its outcome and place, counts are sums, "
+    "and waits, share and moved the largest.",
 )
 
 
@@ -62,7 +66,7 @@ def risk_page(
 
     Args:
         asked: of ``upgrade_risk.Upgrade.as_json``.
-        rows: of ``upgrade_risk.Risk.as_json``, the worst first.
+        rows: of ``upgrade_risk_groups.folded``, the worst first.
         facts: what else was asked for, by name.
     """
     before, after = asked["called"]
@@ -116,10 +120,12 @@ def _reasons(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def _counts(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     found = counts(row["outcome"] for row in rows)
-    subscriptions = len({(row["cluster"], row["topic"], row["subscription"]) for row in rows})
+    parts = sum(max(len(row["parts"]), 1) for row in rows)
+    of_parts = "" if parts == len(rows) else f" ({parts:,} with each partition and incarnation)"
     worse = sum(found[name] for name in WORSE)
+    said = counted(len(rows), "subscription", "subscriptions")
     yield (
-        f'<section class="overall"><p>{subscriptions:,} subscriptions: worse {worse:,}, not judged {found[NOT_JUDGED]:,}, '
+        f'<section class="overall"><p>{said}{of_parts}: worse {worse:,}, not judged {found[NOT_JUDGED]:,}, '
         f"better {found[PREVENTS]:,}</p>"
     )
     yield '<table class="stacks" role="table" aria-label="outcomes"><tbody role="rowgroup">'
@@ -180,7 +186,24 @@ def _row(row: Mapping[str, Any], reasons: Mapping[str, int]) -> str:
         *(_cell(label, shown) for label, shown in (*figures, ("moved", moved))),
         f'<td role="cell" data-label="not judged">{_numbers(row["not_judged"], reasons)}</td>',
     ]
-    return f'<tr role="row">{"".join(cells)}</tr>'
+    return f'<tr role="row">{"".join(cells)}</tr>{_parts(row, reasons)}'
+
+
+def _parts(row: Mapping[str, Any], reasons: Mapping[str, int]) -> str:
+    """Write the partitions and incarnations of a subscription as a closed part beneath its row."""
+    if not row["parts"]:
+        return ""
+    items = []
+    for part in row["parts"]:
+        numbers = _numbers(part["not_judged"], reasons)
+        items.append(
+            f"<li>{text(part_said(part), MAX_SENTENCE)}{'; not judged: ' if numbers else ''}{numbers}</li>"
+        )
+    columns = len(FIGURES) + 4
+    return (
+        f'<tr role="row" class="parts"><td role="cell" colspan="{columns}"><details><summary>{parts_called(row)}</summary>'
+        f"<ul>{''.join(items)}</ul></details></td></tr>"
+    )
 
 
 def _cell(label: str, shown: str) -> str:

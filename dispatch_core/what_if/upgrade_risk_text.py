@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from dispatch_core.audit.sentences.names import printable, shown
 from dispatch_core.what_if.upgrade_risk import PREVENTS, SAME
+from dispatch_core.what_if.upgrade_risk_groups import part_called, parts_called
 
 #: Figures of both sides: their name, what people call them, and digits behind the point.
 FIGURES: Final = (
@@ -18,26 +19,45 @@ FIGURES: Final = (
     ("max_share_ratio", "share", 2),
     ("moving_keys", "moving keys", 0),
 )
+#: Partitions and incarnations of a subscription that people are shown.
+_MOST_PARTS: Final = 5
 
 
 def for_people(rows: Sequence[Mapping[str, Any]], counts: str, *, most: int) -> str:
-    """Write the counts and at most ``most`` subscriptions, without those that nothing changes for."""
+    """Write the counts and at most ``most`` subscriptions, without those that nothing changes for.
+
+    ``rows``: of ``upgrade_risk_groups.folded``.
+    """
     telling = [row for row in rows if row["outcome"] != SAME]
     lines = [printable(counts)]
     for row in telling[:most]:
         incarnation = f"  incarnation {row['incarnation']}" if row["incarnation"] else ""
-        sure = "" if row["probability"] is None else f" ({row['probability'] * 100:.0f} of 100)"
-        lines.append(
-            f"{row['outcome']}{sure}: {shown(row['topic'])}  {shown(row['subscription'])}{incarnation}"
-        )
+        parts = f"  {parts_called(row)}" if row["parts"] else ""
+        lines.append(f"{_said(row)}: {shown(row['topic'])}  {shown(row['subscription'])}{incarnation}{parts}")
         if figures := figures_of(row):
             lines.append(f"  {figures}")
+        differing = [part for part in row["parts"] if part["outcome"] != SAME]
+        lines += [f"  {part_said(part)}" for part in differing[:_MOST_PARTS]]
+        if len(differing) > _MOST_PARTS:
+            lines.append(f"  and {len(differing) - _MOST_PARTS:,} more parts")
         lines += [f"  not judged: {printable(reason)}" for reason in row["not_judged"]]
     left = len(telling) - most
     if left > 0:
         better = sum(row["outcome"] == PREVENTS for row in telling[most:])
         lines.append(f"and {left:,} more, {better:,} of them better, which --json and the page list")
     return "\n".join(lines) + "\n"
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    """Write the outcome and how sure it is."""
+    sure = "" if row["probability"] is None else f" ({row['probability'] * 100:.0f} of 100)"
+    return f"{row['outcome']}{sure}"
+
+
+def part_said(part: Mapping[str, Any]) -> str:
+    """Write a partition or incarnation in one line: its name, outcome and figures."""
+    figures = figures_of(part)
+    return f"{part_called(part)}: {_said(part)}{'; ' if figures else ''}{figures}"
 
 
 def figures_of(row: Mapping[str, Any]) -> str:

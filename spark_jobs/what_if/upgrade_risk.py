@@ -37,6 +37,7 @@ from dispatch_core.what_if.upgrade_risk import (
     summary,
     upgrade,
 )
+from dispatch_core.what_if.upgrade_risk_groups import folded
 from dispatch_core.what_if.upgrade_risk_page import front_page, risk_page
 from spark_jobs import stage_command
 from spark_jobs.intervals import Interval
@@ -136,8 +137,8 @@ def compare_releases(
         "interval_end": span.end.isoformat(),
         **wanted.as_json(),
     }
-    write_risks(out, asked, rows)
-    outcomes = counts(row["outcome"] for row in rows)
+    subscriptions = write_risks(out, asked, rows)
+    outcomes = counts(row["outcome"] for row in subscriptions)
     return {
         "stage": "upgrade-risk",
         "interval_start": span.start.isoformat(),
@@ -219,9 +220,10 @@ def _last_interval(warehouse: Place, span: Interval) -> Interval:
     return Interval(max(inside), span.end)
 
 
-def write_risks(out: Place, asked: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Write the files of a comparison into the folder ``out``, in place of an earlier one."""
+def write_risks(out: Place, asked: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write the files of a comparison into the folder ``out``, in place of an earlier one; return its subscriptions."""
     folder = Location.of(out)
+    subscriptions = folded(rows)
     facts = {
         "time": f"{asked['interval_start']} to {asked['interval_end']}",
         "topics, subscriptions": f"{asked['topics']}, {asked['subscriptions']}",
@@ -229,14 +231,15 @@ def write_risks(out: Place, asked: dict[str, Any], rows: Sequence[dict[str, Any]
     }
     files = {
         JSON: json.dumps({"asked": asked, "risks": rows}, ensure_ascii=False, indent=1),
-        PAGE: risk_page(asked, rows, facts),
-        "index.html": front_page(asked, rows, PAGE),
+        PAGE: risk_page(asked, subscriptions, facts),
+        "index.html": front_page(asked, subscriptions, PAGE),
     }
     for name, text in files.items():
         (folder / name).write_bytes(text.encode("utf-8", "backslashreplace"))
     for stored in folder.children():
         if stored.location.name not in files:
             stored.location.delete()
+    return subscriptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -263,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="one line for each subscription before the summary, the worst first",
+        help="one line for each partition before the summary, the worst first",
     )
     options = parser.parse_args(arguments)
     outcome: dict[str, Any] = {}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.what_if.upgrade_risk import INTRODUCES
+from dispatch_core.what_if.upgrade_risk import INTRODUCES, worst_first
+from dispatch_core.what_if.upgrade_risk_groups import folded
 from dispatch_core.what_if.upgrade_risk_page import WORST_SHOWN, front_page, risk_page
-from tests.dispatch_core.what_if.upgrades import ASKED, HOSTILE, home
+from tests.dispatch_core.what_if.upgrades import ASKED, HOSTILE, home, partitions
 from tests.report.test_browser import Shown, browser  # noqa: F401 - a fixture
 
 # ruff: noqa: F811 - arguments are named as the fixture
@@ -22,10 +23,31 @@ SEEN = """[...document.querySelectorAll("main table")].slice(1).flatMap((table) 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("risks")
-    rows = [found.as_json() for found in home(2000)]
+    rows = folded([found.as_json() for found in home(2000)])
     (place / "risk.html").write_text(risk_page(ASKED.as_json(), rows, {"time": "2026-11-21"}), "utf-8")
     (place / "index.html").write_text(front_page(ASKED.as_json(), rows, "risk.html"), "utf-8")
+    some = [
+        found
+        for topic in range(9)
+        for found in partitions(60, topic, topic=f"persistent://s/eu/orders-{topic}")
+    ]
+    rows = folded([found.as_json() for found in worst_first(some)])
+    (place / "partitions.html").write_text(risk_page(ASKED.as_json(), rows, {"time": "2026-11-21"}), "utf-8")
     return place
+
+
+@pytest.mark.parametrize("width", [400, 700, 1280])
+def test_partitions_open_beneath_their_topic(browser, folder: Path, width: int) -> None:
+    shown = Shown(browser, folder / "partitions.html", width=width)
+    parts = shown.page.locator("tr.parts details")
+    assert (parts.count(), shown.page.locator("tr.parts li:visible").count()) == (9, 0)
+    parts.first.locator("summary").click()
+    assert shown.page.locator("tr.parts li:visible").count() == 60
+    assert shown.page.evaluate("document.documentElement.scrollWidth") == width
+    shown.page.fill("#search", "orders-3 partition 59")
+    assert shown.texts("#shown") == ["1 of 9 match"]
+    assert shown.page.locator("tr.parts:visible").count() == 1
+    assert shown.complaints == []
 
 
 @pytest.mark.parametrize("width", [400, 700, 1280])

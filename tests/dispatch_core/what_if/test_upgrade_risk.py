@@ -30,9 +30,18 @@ from dispatch_core.what_if.upgrade_risk import (
     upgrade,
     worst_first,
 )
+from dispatch_core.what_if.upgrade_risk_groups import folded
 from dispatch_core.what_if.upgrade_risk_page import WORST_SHOWN, risk_page
 from dispatch_core.what_if.upgrade_risk_text import for_people
-from tests.dispatch_core.what_if.upgrades import ASKED, HOSTILE, UNMEASURED, home, measures, predicted
+from tests.dispatch_core.what_if.upgrades import (
+    ASKED,
+    HOSTILE,
+    UNMEASURED,
+    home,
+    measures,
+    partitions,
+    predicted,
+)
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "recordings"
 
@@ -123,7 +132,7 @@ def test_the_greatest_risk_comes_first_and_the_surest_of_equal_outcomes() -> Non
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    return [found.as_json() for found in home(2000)]
+    return folded([found.as_json() for found in home(2000)])
 
 
 def test_a_page_of_2000_subscriptions_begins_with_the_counts_and_the_worst(
@@ -145,6 +154,62 @@ def test_a_page_of_2000_subscriptions_begins_with_the_counts_and_the_worst(
     assert rest.count(UNMEASURED) == 1
     assert HOSTILE not in page
     assert page == risk_page(ASKED.as_json(), rows, {"intervals": "2026-11-21 to 2026-11-23"})
+
+
+def test_partitions_are_one_row_whose_worst_one_decides() -> None:
+    """Partition 2 of 4 gets 7 violations, partition 3 loses 63: the sum gets better, and the outcome is the worst."""
+    others = [risk([predicted(measures(), [measures()] * 5, topic="persistent://shop/eu/other")])]
+    found = worst_first([*others, *partitions(4, 2)])
+    row, other = folded([part.as_json() for part in found])
+    assert (row["topic"], row["outcome"], row["incarnation"]) == (
+        "persistent://shop/eu/orders",
+        INTRODUCES,
+        None,
+    )
+    assert (row["order_violations"], row["moving_keys"]) == ([63, 7], [120, 120])
+    assert (row["wait_ms_p99"], row["moved"]) == ([900, 903], 0.25)
+    assert [(part["topic"][-1], part["outcome"]) for part in row["parts"]] == [
+        ("2", INTRODUCES), ("1", SAME), ("0", SAME), ("3", PREVENTS),
+    ]  # fmt: skip
+    assert (other["parts"], other["outcome"]) == ([], SAME)
+    text = for_people([row, other], summary(counts([INTRODUCES, SAME]), ASKED), most=9)
+    assert "2 subscriptions: 1 introduces order violations, 1 same" in text
+    assert "persistent://shop/eu/orders  s  4 partitions\n  order violations 63 → 7" in text
+    assert "  partition 2: introduces order violations (" in text
+    assert "partition 1" not in text
+
+
+def test_a_part_that_gets_better_is_not_hidden_by_parts_that_stay_the_same() -> None:
+    better = predicted(measures(63), [measures()] * 5, incarnation=1)
+    same = predicted(measures(), [measures()] * 5, incarnation=2)
+    rows = [found.as_json() for found in worst_first([risk([same]), risk([better])])]
+    (row,) = folded(rows)
+    assert (row["outcome"], row["topic"], len(row["parts"])) == (PREVENTS, better.topic, 2)
+    page = risk_page(ASKED.as_json(), [row])
+    assert "1 subscription (2 with each partition and incarnation): worse 0, not judged 0, better 1" in page
+    assert "<summary>2 incarnations</summary>" in page
+    assert "<li>incarnation 1: prevents order violations" in page
+
+
+def test_a_part_without_a_prediction_leaves_the_sum_of_the_others() -> None:
+    unknown = predicted(None, [], problem="no header", topic="t-partition-0")
+    known = predicted(measures(2), [measures(2)] * 5, topic="t-partition-1")
+    (row,) = folded([found.as_json() for found in worst_first([risk([known]), risk([unknown])])])
+    assert (row["outcome"], row["order_violations"], row["topic"]) == (NOT_JUDGED, [2, 2], "t")
+    assert "no header" in row["not_judged"]
+
+
+def test_2000_dispatchers_of_partitioned_topics_are_a_smaller_page(rows: list[dict[str, Any]]) -> None:
+    found = [
+        part
+        for topic in range(20)
+        for part in partitions(100, topic, topic=f"persistent://shop/eu/orders-{topic}")
+    ]
+    some = folded([part.as_json() for part in worst_first(found)])
+    page = risk_page(ASKED.as_json(), some)
+    assert "20 subscriptions (2,000 with each partition and incarnation): worse 20" in page
+    assert page.count("<summary>100 partitions</summary>") == 20
+    assert len(page) < len(risk_page(ASKED.as_json(), rows)) / 2
 
 
 def test_a_home_in_which_nothing_changes_says_so(rows: list[dict[str, Any]]) -> None:

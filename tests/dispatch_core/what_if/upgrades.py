@@ -81,3 +81,14 @@ def home(subscriptions: int) -> list[Risk]:
             row = predicted(before, [after] * 5, not_measured=UNMEASURED, **names)
         found.append(risk([row]))
     return worst_first(found)
+
+
+def partitions(count: int, worst: int, *, topic: str = "persistent://shop/eu/orders") -> list[Risk]:
+    """Make the risks of a topic's partitions, of which ``worst`` gets violations and its next one loses some."""
+    found = []
+    for number in range(count):
+        before = measures(63 if number == (worst + 1) % count else 0)
+        after = measures(7 if number == worst else 0, p99=900.0 + number)
+        row = predicted(before, [after] * 5, topic=f"{topic}-partition-{number}", not_measured=UNMEASURED)
+        found.append(risk([row]))
+    return worst_first(found)
