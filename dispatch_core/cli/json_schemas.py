@@ -718,7 +718,10 @@ _UPGRADE_RISK: Final = (
                         "called": means(TEXTS, "A and B for people"),
                     }
                 ),
-                "outcomes": means(by_name(COUNT, list(OUTCOMES)), "subscriptions by outcome; of partitions and incarnations the worst decides"),
+                "outcomes": means(
+                    by_name(COUNT, list(OUTCOMES)),
+                    "subscriptions by outcome, as the worst partition or incarnation decides",
+                ),
             }
         ),
     ),

@@ -12,31 +12,24 @@ from typing import TYPE_CHECKING, Final
 from dispatch_core.audit.verdict import FAIL, PASS, UNKNOWN
 from dispatch_core.broker import settings
 from dispatch_core.cli import CLEAN, COULD_NOT_JUDGE, FINDINGS
-from dispatch_core.cli.policy_file import add_policy_argument, policy_given
+from dispatch_core.cli.policy_file import add_policy_argument
 from dispatch_core.cli.recordings import (
-    Recurring,
     add_as_of_argument,
     add_recording_arguments,
-    as_of_given,
     overrides_given,
     progress,
-    read_all,
-    set_aside,
 )
 from dispatch_core.cli.selection import (
-    Selection,
     add_refused_arguments,
     add_selection_arguments,
     add_time_arguments,
-    check_times,
 )
-from dispatch_core.errors import DispatchAuditError, ProfileError
+from dispatch_core.cli.simulated_logs import SeedsError, SimulatedLogs, add_seeds_argument, seeds_given
+from dispatch_core.errors import ProfileError
 from dispatch_core.recording.log import DispatcherLog
-from dispatch_core.recording.log_profile import RECORDED as AS_RECORDED
 from dispatch_core.what_if.client_ranges import STOP_US
 from dispatch_core.what_if.rules import (
     RECORDED,
-    SEEDS,
     RuleNameError,
     RuleSet,
     asked_for,
@@ -49,7 +42,6 @@ from dispatch_core.what_if.rules import (
 if TYPE_CHECKING:
     from dispatch_core.what_if import compare
 
-_MOST_SEEDS: Final = 1000
 _LONGEST_STOP_MS: Final = 3_600_000
 #: Options of other commands that mean nothing here.
 _REFUSED: Final = {
@@ -57,10 +49,6 @@ _REFUSED: Final = {
 }
 #: Dispatchers of a recording that are shown individually to people.
 _MOST_TABLES: Final = 10
-
-
-class SeedsError(DispatchAuditError):
-    """A number of seeds out of range."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,13 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list the joins and leaves behind which keys went to another consumer (--json always has them)",
     )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        default=SEEDS,
-        metavar="N",
-        help="number of simulations for each rules; more give a more reliable prediction (default %(default)s)",
-    )
+    add_seeds_argument(parser, "number of simulations for each rules; more give a more reliable prediction")
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="the first seed (default %(default)s)"
     )
@@ -141,10 +123,9 @@ def run(options: argparse.Namespace) -> int:
     stop_us = options.reindex_ms * 1000
     asked = asked_for(options.rules, options.broker_version, given, matrix=options.matrix, stop_us=stop_us)
     asked = [with_clients(with_priorities(rules, priorities), options.clients) for rules in asked]
-    seeds = _seeds(options)
-    policy = policy_given(options)
-    as_of = as_of_given(options)
-    check_times(options.from_us, as_of)
+    if not 0 <= options.seed < 2**31:
+        raise SeedsError(f"--seed {options.seed}: give a number from 0 to {2**31 - 1}")
+    seeds, recorded = seeds_given(options, options.seed), SimulatedLogs(options, "what-if")
     if asked == [RECORDED]:
         print(
             "no other rules were given (--set, --broker-version, --rules, --matrix, --priority-level, --client): the "
@@ -155,38 +136,22 @@ def run(options: argparse.Namespace) -> int:
     from dispatch_core.what_if import compare, tell
 
     rows: list[compare.Row] = []
-    incomplete = False
-    recurring = Recurring()
-    selection = Selection.given(options)
-    for recording in read_all(options.paths, follow_links=options.follow_links):
-        recurring.note(recording)
+    for logs in recorded:
         found: list[list[compare.Row]] = []
-        for log in (log for logs in selection.dispatchers(recording, AS_RECORDED, as_of) for log in logs):
+        for log, tolerated in logs:
             matrix = _matrix(log, options, given)
             rules = [
                 *asked,
                 *(with_clients(with_priorities(rules, priorities), options.clients) for rules in matrix),
             ]
-            tolerated = compare.OrderLimits.of(policy.rule_for(log.topic, log.subscription))
             predicted = compare.rows_of(log, rules, seeds=seeds, from_us=options.from_us)
             found.append([replace(row, tolerated=tolerated) for row in predicted])
         progress("")
-        problem = set_aside(recording)
-        if problem is not None:
-            print(f"{problem}; the rest was simulated: mend the log and run again", file=sys.stderr)
-        if not recording.logs:
-            print(
-                f"{recording.name}: no dispatcher's events could be read, nothing to simulate",
-                file=sys.stderr,
-            )
-        incomplete |= problem is not None or not recording.logs
         rows += [row for some in found for row in some]
         if options.failed_only:
             found = [failed for some in found if (failed := [row for row in some if row.verdict == FAIL])]
         _print_all(found, options)
-    if (problem := recurring.complaint()) is not None:
-        print(problem, file=sys.stderr)
-    if selection.complain("what-if"):
+    if recorded.complain():
         return COULD_NOT_JUDGE
     groups = list(compare.groups_of(rows))
     names = [(row.cluster, row.subscription, row.subscription_type) for row in groups]
@@ -199,15 +164,7 @@ def run(options: argparse.Namespace) -> int:
     given_verdicts = {row.verdict for row in rows}
     if FAIL in given_verdicts:
         return FINDINGS
-    return COULD_NOT_JUDGE if incomplete or not rows or UNKNOWN in given_verdicts else CLEAN
-
-
-def _seeds(options: argparse.Namespace) -> range:
-    if not 1 <= options.seeds <= _MOST_SEEDS:
-        raise SeedsError(f"--seeds {options.seeds}: give a number from 1 to {_MOST_SEEDS}")
-    if not 0 <= options.seed < 2**31:
-        raise SeedsError(f"--seed {options.seed}: give a number from 0 to {2**31 - 1}")
-    return range(options.seed, options.seed + options.seeds)
+    return COULD_NOT_JUDGE if recorded.incomplete or not rows or UNKNOWN in given_verdicts else CLEAN
 
 
 def _matrix(
