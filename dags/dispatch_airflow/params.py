@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,7 +12,62 @@ from airflow.sdk import Param
 from dispatch_airflow.home import ParameterError
 
 # The form shows a calendar for "date-time"; values from REST and the command line must match this.
-MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+_MOMENT: Final = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+_RELEASE: Final = r"^v?[0-9]+\.[0-9]+(\.[0-9]+)?([.\-][0-9A-Za-z.\-]+)?$"
+
+
+def moment(title: str, description: str, example: str, *, required: bool = True) -> Param:
+    """Make a parameter of the recorded load that is a time."""
+    return Param(
+        **({} if required else {"default": None}),
+        type="string" if required else ["null", "string"],
+        format="date-time",
+        pattern=_MOMENT,
+        title=title,
+        description=description,
+        examples=[example],
+        section="Recorded load",
+    )
+
+
+def release(value: str | None, title: str, description: str, section: str, examples: Sequence[str]) -> Param:
+    """Make a parameter with a release of Pulsar; it may be empty if ``value`` is ``None``."""
+    return Param(
+        value,
+        type=["null", "string"] if value is None else "string",
+        pattern=_RELEASE,
+        maxLength=60,
+        title=title,
+        description=description,
+        examples=list(examples),
+        section=section,
+    )
+
+
+def broker_settings(title: str, description_md: str, section: str) -> Param:
+    """Make a parameter with settings in the format of ``broker.conf``."""
+    return Param(
+        None,
+        type=["null", "string"],
+        format="multiline",
+        maxLength=10_000,
+        title=title,
+        description="As broker.conf has them, one NAME=VALUE per line",
+        description_md=description_md,
+        section=section,
+    )
+
+
+def simulations(title: str) -> Param:
+    """Make the parameter with the number of simulations."""
+    return number(
+        5,
+        title,
+        "They differ in delays that no log shows; more simulations make a prediction more certain",
+        "Simulation",
+        least=1,
+        most=100,
+    )
 
 
 def switch(value: bool, title: str, description: str, section: str) -> Param:

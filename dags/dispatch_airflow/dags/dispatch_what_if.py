@@ -11,7 +11,7 @@ from dispatch_airflow import what_if_steps
 from dispatch_airflow.dags.shared import DEFAULT_ARGS, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import WHAT_IF, with_links
-from dispatch_airflow.params import MOMENT, number
+from dispatch_airflow.params import broker_settings, moment, release, simulations
 
 DOC: Final = """
 ### What if the broker had other rules?
@@ -50,14 +50,8 @@ RULES: Final = {
 VARIANT: Final = "(classic-)?(ch|range)|modulo|ring"
 
 PARAMS: Final = {
-    "interval_start": Param(
-        type="string",
-        format="date-time",
-        pattern=MOMENT,
-        title="Interval (its start)",
-        description="Start of an interval that dispatch_audit has audited",
-        examples=["2026-11-21T00:00:00Z"],
-        section="Recorded load",
+    "interval_start": moment(
+        "Interval (its start)", "Start of an interval that dispatch_audit has audited", "2026-11-21T00:00:00Z"
     ),
     "namespace": Param(
         None,
@@ -104,37 +98,16 @@ PARAMS: Final = {
         description="Names without a release mean the recorded one, or the broker version below",
         section="Other rules",
     ),
-    "broker_version": Param(
-        None,
-        type=["null", "string"],
-        pattern=r"^v?[0-9]+\.[0-9]+(\.[0-9]+)?([.\-][0-9A-Za-z.\-]+)?$",
-        maxLength=60,
-        title="Broker version",
-        description="Empty: the recorded one",
-        examples=["3.0.17", "4.0.0", "4.2.4"],
-        section="Other rules",
+    "broker_version": release(
+        None, "Broker version", "Empty: the recorded one", "Other rules", ["3.0.17", "4.0.0", "4.2.4"]
     ),
-    "settings": Param(
-        None,
-        type=["null", "string"],
-        format="multiline",
-        maxLength=10_000,
-        title="Settings",
-        description="As broker.conf has them, one NAME=VALUE per line",
-        description_md=(
-            "As `broker.conf` has them, one `NAME=VALUE` per line, for example `dispatcherMaxReadBatchSize=16`. "
-            "They hold for every policy but *as recorded*."
-        ),
-        section="Other rules",
+    "settings": broker_settings(
+        "Settings",
+        "As `broker.conf` has them, one `NAME=VALUE` per line, for example `dispatcherMaxReadBatchSize=16`. "
+        "They hold for every policy but *as recorded*.",
+        "Other rules",
     ),
-    "seeds": number(
-        5,
-        "Simulations per policy",
-        "They differ in delays that no log shows; more simulations make a prediction more certain",
-        "Simulation",
-        least=1,
-        most=100,
-    ),
+    "seeds": simulations("Simulations per policy"),
 }
 
 

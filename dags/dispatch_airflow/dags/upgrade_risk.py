@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from airflow.sdk import Param, dag
+from airflow.sdk import dag
 
 from dispatch_airflow import upgrade_risk_steps
 from dispatch_airflow.dags.dispatch_what_if import PARAMS as WHAT_IF
 from dispatch_airflow.dags.shared import DEFAULT_ARGS, step
 from dispatch_airflow.home import Home
 from dispatch_airflow.pages.links import UPGRADE_RISK, with_links
-from dispatch_airflow.params import MOMENT, number
+from dispatch_airflow.params import broker_settings, moment, number, release, simulations
 
 DOC: Final = """
 ### What would another release change?
@@ -34,66 +34,34 @@ the warehouse, from their beginning to the end of the range. Nothing is written 
 
 #: Releases that the form offers; any other is accepted.
 RELEASES: Final = ("5.0.1", "4.2.4", "4.1.3", "4.0.14", "3.0.17")
-_RELEASE: Final = r"^v?[0-9]+\.[0-9]+(\.[0-9]+)?([.\-][0-9A-Za-z.\-]+)?$"
 
 PARAMS: Final = {
-    "interval_start": Param(
-        type="string",
-        format="date-time",
-        pattern=MOMENT,
-        title="From (start of the first interval)",
-        description="Start of an interval that dispatch_audit has audited",
-        examples=["2026-11-21T00:00:00Z"],
-        section="Recorded load",
+    "interval_start": moment(
+        "From (start of the first interval)",
+        "Start of an interval that dispatch_audit has audited",
+        "2026-11-21T00:00:00Z",
     ),
-    "interval_end": Param(
-        None,
-        type=["null", "string"],
-        format="date-time",
-        pattern=MOMENT,
-        title="To (end of the last interval)",
-        description="Empty: a day after the start",
-        examples=["2026-11-28T00:00:00Z"],
-        section="Recorded load",
+    "interval_end": moment(
+        "To (end of the last interval)",
+        "Empty: a day after the start",
+        "2026-11-28T00:00:00Z",
+        required=False,
     ),
     **{name: WHAT_IF[name] for name in ("namespace", "subscriptions", "topics")},
-    "broker_version": Param(
-        RELEASES[0],
-        type="string",
-        pattern=_RELEASE,
-        maxLength=60,
-        examples=list(RELEASES),
-        title="Release B",
-        description="The release to compare with",
-        section="Releases",
+    "broker_version": release(RELEASES[0], "Release B", "The release to compare with", "Releases", RELEASES),
+    "settings": broker_settings(
+        "Settings of release B",
+        "As `broker.conf` has them, one `NAME=VALUE` per line; others are as recorded.",
+        "Releases",
     ),
-    "settings": Param(
+    "against": release(
         None,
-        type=["null", "string"],
-        format="multiline",
-        maxLength=10_000,
-        title="Settings of release B",
-        description="As broker.conf has them, one NAME=VALUE per line; others are as recorded",
-        section="Releases",
+        "Release A",
+        "Empty: what was recorded; else simulated as well, with the recorded settings",
+        "Releases",
+        RELEASES,
     ),
-    "against": Param(
-        None,
-        type=["null", "string"],
-        pattern=_RELEASE,
-        maxLength=60,
-        examples=list(RELEASES),
-        title="Release A",
-        description="Empty: what was recorded; else simulated as well, with the recorded settings",
-        section="Releases",
-    ),
-    "seeds": number(
-        5,
-        "Simulations of each release",
-        "They differ in delays that no log shows; more simulations make a prediction more certain",
-        "Simulation",
-        least=1,
-        most=100,
-    ),
+    "seeds": simulations("Simulations of each release"),
     "most_events": number(
         1_000_000,
         "Lines of a log",
