@@ -298,8 +298,8 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             found.append(f"  {shown(row.rules.name)}: {printable(row.problem)}")
         if row.confidence is not None:
             found.append(f"  {printable(sentence(row))}")
-        said = row.not_measured if row.confidence is not None else None  # by the sentence
-        remarks = [text for text in (*row.warnings, *row.notes) if text != said]
+        said = "" if row.confidence is None else sentence(row)
+        remarks = [text for text in (*row.warnings, *row.notes) if text not in said]
         found += [f"  {shown(row.rules.name)}: {printable(text)}" for text in remarks]
         if row.shown is not None and row.shown.figures:
             figures = ", ".join(f"{name} {value:g}" for name, value in row.shown.figures.items())

@@ -126,10 +126,12 @@ def _dispatcher(group: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         yield f'<tr><td>{_text(row["rules"])}</td><td class="{verdict}">{verdict}</td>{cells}</tr>'
     yield "</table></div>"
     for row, prediction in predictions:
-        reason = (prediction.get("confidence") or {}).get("reason")
-        doubtful = (prediction.get("confidence") or {}).get("probability", 1.0) < SURE_WITHOUT_REASON
+        confidence = prediction.get("confidence") or {}
+        doubtful = confidence.get("probability", 1.0) < SURE_WITHOUT_REASON
         said = prediction.get("sentence")
-        notes = [row["problem"], said, *(prediction.get("warnings") or ()), reason if doubtful else None]
+        # The sentence has the reason why a prediction is not measured, which may be a warning, too.
+        warnings = [text for text in prediction.get("warnings") or () if text not in (said or "")]
+        notes = [row["problem"], said, *warnings, confidence.get("reason") if doubtful else None]
         for note in filter(None, notes):
             yield f'<p class="note">{_text(row["rules"])}: {_text(note, _MAX_SENTENCE)}</p>'
 

@@ -58,6 +58,19 @@ def test_recording_and_predictions_stand_side_by_side(predicted) -> None:
     assert "<script" not in page
 
 
+def test_what_the_simulation_lacks_is_said_once() -> None:
+    """By the sentence, or by a note where the sentence has another reason."""
+    lacks = "the log has a dispatch rate, which the simulation lacks; waits come out too short"
+    for sentence in (
+        f"ch would do (98 of 100, not measured: {lacks}).",
+        "ch: a Shared subscription promises no order.",
+    ):
+        page = comparison_page(
+            asked(), [row(prediction={"sentence": sentence, "warnings": [lacks], "assumptions": []})]
+        )
+        assert page.count(lacks) == 1
+
+
 def test_names_are_text_on_one_line() -> None:
     names = dict.fromkeys(("cluster", "topic", "subscription", "rules", "problem"), HOSTILE)
     page = comparison_page(asked(topics=HOSTILE), [row("UNKNOWN", **names), row(HOSTILE)])
