@@ -44,13 +44,13 @@ def unacked_limits(log: DispatcherLog) -> tuple[UnackedLimit, ...]:
 
 
 def not_simulated(log: DispatcherLog, applied: DispatcherLog) -> str | None:
-    """Say what the log has that a simulation lacks, and what that does to a prediction; ``None`` = nothing.
+    """Say what the log or the rules have that a simulation lacks, and what that does to waits; ``None`` = nothing.
 
     ``applied``: the log with the simulated rules in its header.
     """
     names = {limit.what for _, limit in _limits(log) if limit.active and limit.what in BEHAVIOURS}
     names -= set(UNACKED)
-    if _is_set(log, _RATES):
+    if _is_set(log, _RATES) or _is_set(applied, _RATES):
         names.add("dispatch_rate")
     messages = log.messages
     if "txn" in messages.column_names and messages["txn"].null_count < messages.num_rows:
@@ -68,7 +68,7 @@ def not_simulated(log: DispatcherLog, applied: DispatcherLog) -> str | None:
     if not found:
         return None
     too_short = "; waits come out too short" if names & set(_HOLDS) else ""
-    return f"the log has {listed(found, most=len(found))}, which the simulation lacks{too_short}"
+    return f"the simulation lacks {listed(found, most=len(found))}{too_short}"
 
 
 def cursor_moves(log: DispatcherLog) -> int:

@@ -16,7 +16,7 @@ from dispatch_core.what_if.advise_text import for_page
 from dispatch_core.what_if.compare import NO_VIOLATION, Row, rows_of
 from dispatch_core.what_if.policies import cursor_moves, not_simulated, unacked_limits
 from dispatch_core.what_if.recorded import load_of
-from dispatch_core.what_if.rules import RECORDED, named
+from dispatch_core.what_if.rules import RECORDED, RuleSet, named
 from dispatch_core.what_if.run import deliveries_of, simulate
 from dispatch_core.what_if.tell import as_json, for_people
 from dispatch_core.what_if.upgrade_risk import risk
@@ -26,11 +26,10 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def said_of(found: str | None) -> str | None:
-    """Return the sentence about what a log has, with the effect behind a semicolon."""
+    """Return the sentence about what a log has, with its effect."""
     if found is None:
         return None
-    what, sign, effect = found.partition("; ")
-    return f"the log has {what}, which the simulation lacks{sign}{effect}"
+    return f"the simulation lacks {found}"
 
 
 def recorded(name: str) -> DispatcherLog:
@@ -132,19 +131,27 @@ def test_each_thing_that_is_not_simulated(
     assert not_simulated(log, log) == said_of(said)
 
 
+def test_a_dispatch_rate_of_the_other_rules_is_not_simulated_either(tmp_path: Path) -> None:
+    log = small_log(tmp_path)
+    rate = RuleSet("rate", settings={"dispatchThrottlingRatePerTopicInMsg": 10})
+    recorded_rules, limited = rows_of(log, [RECORDED, rate], seeds=[0])
+    assert recorded_rules.not_measured is None
+    assert limited.not_measured == "the simulation lacks a dispatch rate; waits come out too short"
+
+
 def test_delivery_times_count_only_where_a_type_delays(tmp_path: Path) -> None:
     """A Failover subscription does not delay; the same load under Key_Shared would."""
     log = small_log(tmp_path, kind="Failover", deliver_at_ms=T0_US // 1000 + 5_000)
     assert not_simulated(log, log) is None
     as_failover, as_key_shared = rows_of(log, [RECORDED, named("ch")], seeds=[0])
     assert as_failover.not_measured is None
-    assert (as_key_shared.not_measured or "").startswith("the log has delayed delivery of 1 entry")
+    assert (as_key_shared.not_measured or "").startswith("the simulation lacks delayed delivery of 1 entry")
 
 
 def test_every_answer_says_so_once(tmp_path: Path) -> None:
     """In the text, the JSON, a line of upgrade-risk and the advice of a page."""
     log = small_log(tmp_path, limit("dispatch_rate", 15))
-    said = "the log has a dispatch rate, which the simulation lacks; waits come out too short"
+    said = "the simulation lacks a dispatch rate; waits come out too short"
     (row,) = rows_of(log, [named("range")], seeds=[0])
     assert row.warnings.count(said) == 1
     assert for_people([row]).count(said) == 1
@@ -164,9 +171,7 @@ def _advice(row: Row) -> Advice:
 def test_a_shared_subscription_says_so_beside_its_order(tmp_path: Path) -> None:
     log = small_log(tmp_path, limit("dispatch_rate", 15), kind="Shared")
     (row,) = rows_of(log, [RECORDED], seeds=[0])
-    assert "the log has a dispatch rate, which the simulation lacks; waits come out too short" in for_people(
-        [row]
-    )
+    assert "the simulation lacks a dispatch rate; waits come out too short" in for_people([row])
 
 
 def test_limits_of_unacknowledged_messages_by_time(tmp_path: Path) -> None:

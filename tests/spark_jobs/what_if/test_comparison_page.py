@@ -60,7 +60,7 @@ def test_recording_and_predictions_stand_side_by_side(predicted) -> None:
 
 def test_what_the_simulation_lacks_is_said_once() -> None:
     """By the sentence, or by a note where the sentence has another reason."""
-    lacks = "the log has a dispatch rate, which the simulation lacks; waits come out too short"
+    lacks = "the simulation lacks a dispatch rate; waits come out too short"
     for sentence in (
         f"ch would do (98 of 100, not measured: {lacks}).",
         "ch: a Shared subscription promises no order.",
