@@ -24,8 +24,10 @@ from dispatch_core.errors import DispatchAuditError, UnsupportedRuleError
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.log_profile import subscription_type
 from dispatch_core.recording.schema import EVENTS
+from dispatch_core.simulation.world import PART, UP_TO, WHOLE
+from dispatch_core.what_if.clients import covered_by
 from dispatch_core.what_if.connections import Join, refused
-from dispatch_core.what_if.recorded import RecordedLoad
+from dispatch_core.what_if.recorded import Acks, RecordedLoad
 
 AUTO_SPLIT: Final = "AUTO_SPLIT"
 STICKY: Final = "STICKY"
@@ -285,12 +287,33 @@ def fitted(load: RecordedLoad, profile: Profile) -> RecordedLoad:
             "as one; give rules of Key_Shared or Failover"
         )
     if kind != (FAILOVER if load.is_single_active else load.subscription_type):
-        load = replace(load, subscription_type=kind, header={**load.header, "subscription_type": kind})
+        acks = individual(load.acks) if load.is_single_active else load.acks
+        header = {**load.header, "subscription_type": kind}
+        load = replace(load, subscription_type=kind, header=header, acks=acks)
     if kind != KEY_SHARED or profile.key_shared_mode != STICKY or any(join.ranges for join in load.joins):
         return load
     names = sorted({join.name for join in load.joins})
     ranges = {name: tuple(equal_ranges(len(names), at)) for at, name in enumerate(names)}
     return replace(load, joins=[replace(join, ranges=ranges[join.name]) for join in load.joins])
+
+
+def individual(acks: Acks) -> Acks:
+    """Return the acknowledgements of clients that acknowledge each entry by itself, at the time of a cumulative one.
+
+    Shared and Key_Shared subscriptions take no cumulative ones.
+    """
+    if not (acks.kind == UP_TO).any():
+        return acks
+    at_us, consumer, _, entry = covered_by(acks.at_us, acks.consumer, acks.kind, acks.entry)
+    kind = np.where(acks.kind == UP_TO, WHOLE, acks.kind)
+    kind[[row for row in acks.words if acks.kind[row] == UP_TO]] = PART
+    return Acks(
+        np.concatenate([acks.at_us, at_us]),
+        np.concatenate([acks.consumer, consumer]),
+        np.concatenate([acks.entry, entry]),
+        np.concatenate([kind, np.full(len(entry), WHOLE, np.int64)]),
+        acks.words,
+    )
 
 
 def admitted(load: RecordedLoad, profile: Profile) -> list[Join]:

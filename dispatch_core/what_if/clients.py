@@ -144,7 +144,7 @@ class RecordedClients:
             np.concatenate([column[known], asked[:, at]])
             for at, column in enumerate((acks.at_us, acks.consumer, acks.kind, acks.entry))
         )
-        covered = _covered(us, number, kind, entry)
+        covered = covered_by(us, number, kind, entry)
         us, number, kind, entry = (
             np.concatenate([column, covered[at]]) for at, column in enumerate((us, number, kind, entry))
         )
@@ -260,7 +260,7 @@ def _first_sent(deliveries: Deliveries | None, number: Ints, entry: Ints) -> Int
     return first[len(deliveries.at_us) :]
 
 
-def _covered(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def covered_by(us: Ints, number: Ints, kind: Ints, entry: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """A row for each entry that a cumulative ack covers, except its own and those of earlier cumulative acks."""
     rows = np.flatnonzero(kind == UP_TO)
     rows = rows[np.argsort(us[rows], kind="stable")]

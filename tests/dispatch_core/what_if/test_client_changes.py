@@ -9,6 +9,7 @@ import pytest
 
 from dispatch_core.broker.profiles import Dispatcher
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.simulation.world import PART, WHOLE
 from dispatch_core.what_if.client_changes import (
     AS_RECORDED,
     AUTO_SPLIT,
@@ -19,6 +20,7 @@ from dispatch_core.what_if.client_changes import (
     ClientChanges,
     changes_given,
     fitted,
+    individual,
     recorded_policy,
 )
 from dispatch_core.what_if.compare import rows_of
@@ -190,3 +192,40 @@ def test_clients_as_recorded_change_nothing(tmp_path: Path) -> None:
     assert not AS_RECORDED
     assert AS_RECORDED.applied_to(log) is log
     assert AS_RECORDED.describe(log) == ()
+
+
+def test_cumulative_acknowledgements_become_individual_ones_of_key_shared(tmp_path: Path) -> None:
+    """Key_Shared takes no cumulative ones: without others nothing would be acknowledged, and permits would run out."""
+    lines: list[dict[str, Any]] = [added(1), {"kind": "flow", "consumer": 1, "permits": 5}]
+    for first in range(0, 40, 5):
+        lines += [
+            sent(1, *range(first, first + 5)),
+            ack(1, first + 4, cumulative=True),
+            {"kind": "flow", "consumer": 1, "permits": 5},
+        ]
+    # deliveries begin behind the delay of the first choice, a second
+    times = [T0_US + 20_000 + at * 10_000 + (at > 1) * 1_200_000 for at in range(len(lines))]
+    events = numbered(line | {"t_us": time_us} for line, time_us in zip(lines, times, strict=True))
+    published = [message(at, f"key-{at % 7}") for at in range(40)]
+    log = read(write(tmp_path / "a" / "b", published, events, subscription_type="Failover"))
+    recorded, consistent = rows_of(log, [RECORDED, named("ch")], seeds=[0])
+    for row in (recorded, consistent):
+        assert row.simulated is not None
+        assert (row.simulated.never_sent, row.simulated.redelivered) == (0, 0)
+    load, profile = load_of(log), named("ch").profile_for(log)
+    lines = simulate(load, profile, deliveries=deliveries_of(load)).events.to_pylist()
+    assert sum(len(line["positions"]) for line in lines if line["kind"] == "ack") == 40
+    acks = fitted(load, profile).acks
+    assert sorted(acks.entry.tolist()) == list(range(40))
+    assert set(acks.kind.tolist()) == {WHOLE}
+    assert individual(acks) is acks
+
+
+def test_a_cumulative_acknowledgement_of_part_of_a_batch_stays_one_of_its_messages(tmp_path: Path) -> None:
+    """Entry 1 has two messages, of which the first is acknowledged, and all of entry 0."""
+    lines = [added(1), sent(1, 0, 1), ack(1, 1, sets=[[2]], cumulative=True)]
+    published = [message(0, "k"), message(1, "k", num_messages=2)]
+    log = read(write(tmp_path / "a" / "b", published, numbered(lines), subscription_type="Failover"))
+    acks = individual(load_of(log).acks)
+    assert list(zip(acks.entry.tolist(), acks.kind.tolist(), strict=True)) == [(1, PART), (0, WHOLE)]
+    assert dict(acks.words) == {0: (2,)}
