@@ -20,12 +20,13 @@ def folded(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     ``parts`` of a row are the rows behind it, the worst first; of a subscription with one row there are none.
     """
-    parts: dict[tuple[str, str, str], list[tuple[int, Mapping[str, Any]]]] = {}
+    parts: dict[tuple[str, str, str, bool], list[tuple[int, Mapping[str, Any]]]] = {}
     for place, row in enumerate(rows):
-        group = row["cluster"], partitioned_topic(row["topic"]), row["subscription"]
+        topic = partitioned_topic(row["topic"])
+        group = row["cluster"], topic, row["subscription"], topic == row["topic"]
         parts.setdefault(group, []).append((place, row))
     found = []
-    for (_, topic, _), some in parts.items():
+    for (_, topic, _, _), some in parts.items():
         place, worst = next((part for part in some if part[1]["outcome"] != SAME), some[0])
         found.append((place, _sum(topic, worst, [row for _, row in some])))
     return [row for _, row in sorted(found, key=lambda item: item[0])]

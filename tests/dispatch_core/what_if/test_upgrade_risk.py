@@ -158,7 +158,7 @@ def test_a_page_of_2000_subscriptions_begins_with_the_counts_and_the_worst(
 
 def test_partitions_are_one_row_whose_worst_one_decides() -> None:
     """Partition 2 of 4 gets 7 violations, partition 3 loses 63: the sum gets better, and the outcome is the worst."""
-    others = [risk([predicted(measures(), [measures()] * 5, topic="persistent://shop/eu/other")])]
+    others = [risk([predicted(measures(), [measures()] * 5, topic="persistent://shop/eu/orders")])]
     found = worst_first([*others, *partitions(4, 2)])
     row, other = folded([part.as_json() for part in found])
     assert (row["topic"], row["outcome"], row["incarnation"]) == (
@@ -171,7 +171,7 @@ def test_partitions_are_one_row_whose_worst_one_decides() -> None:
     assert [(part["topic"][-1], part["outcome"]) for part in row["parts"]] == [
         ("2", INTRODUCES), ("1", SAME), ("0", SAME), ("3", PREVENTS),
     ]  # fmt: skip
-    assert (other["parts"], other["outcome"]) == ([], SAME)
+    assert (other["parts"], other["outcome"]) == ([], SAME), "a topic without partitions, of the same name"
     text = for_people([row, other], summary(counts([INTRODUCES, SAME]), ASKED), most=9)
     assert "2 subscriptions: 1 introduces order violations, 1 same" in text
     assert "persistent://shop/eu/orders  s  4 partitions\n  order violations 63 → 7" in text
