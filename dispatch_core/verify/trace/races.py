@@ -121,7 +121,7 @@ class Difference:
 
 
 class Shift(Enum):
-    """How commands of a connection deviate from the plain order."""
+    """Kind of deviation of a connection's commands from the plain order."""
 
     EARLY = "early"  # the first ``count`` waiting ones take effect before the step
     SOONER = "sooner"  # the first ``count`` late ones do, those whose own step is a later one
@@ -141,7 +141,7 @@ class Move:
 
     @property
     def key(self) -> tuple[int, Shift]:
-        """What one order has at most one move of."""
+        """Return the key that one order has at most one move of."""
         return self.connection, self.shift
 
 
