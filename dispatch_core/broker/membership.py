@@ -37,9 +37,10 @@ from dispatch_core.broker.state import (
 
 @compiled
 def add_member(st: State, slot: int) -> None:
-    """Append a consumer to the list; the first one finds a rewound cursor and an empty replay set (addConsumer).
+    """Add a consumer to the list; the first one finds a rewound cursor and an empty replay set (addConsumer).
 
-    A read that is still in flight would move the cursor again: it is rewound when that read completes.
+    The list is sorted by priority level, else by time of joining. A read that is still in flight would move the cursor again:
+    it is rewound when that read completes.
 
     >>> from dispatch_core.broker.state import new_state
     >>> st = new_state(np.zeros(3, np.int32), np.ones(3, np.int32), n_hashes=1, n_consumers=2)
@@ -47,6 +48,10 @@ def add_member(st: State, slot: int) -> None:
     >>> add_member(st, 1)
     >>> int(st.s[N_CONSUMERS]), int(st.order[0]), int(st.s[READ_POSITION])
     (1, 1, 0)
+    >>> st.level[1] = 1
+    >>> add_member(st, 0)
+    >>> st.order.tolist()
+    [0, 1]
     """
     if st.s[N_CONSUMERS] == 0:
         if st.s[PENDING_READ] == 1 or st.s[PENDING_REPLAY] == 1:
@@ -54,7 +59,11 @@ def add_member(st: State, slot: int) -> None:
         else:
             cursor.rewind(st)
         clear_replay(st)
-    st.order[st.s[N_CONSUMERS]] = slot
+    place = st.s[N_CONSUMERS]
+    while place > 0 and st.level[st.order[place - 1]] > st.level[slot]:
+        st.order[place] = st.order[place - 1]
+        place -= 1
+    st.order[place] = slot
     st.s[N_CONSUMERS] += 1
     st.connected[slot] = 1
 

@@ -140,9 +140,7 @@ class Saved(NamedTuple):
     state: st_.Saved
     unacked_indexes: dict[int, int]
     counted_twice: dict[int, int]
-    round_robin_index: int
     broken: frozenset[int]
-    inactive: frozenset[int]
     several: SeveralHolders
 
 
@@ -174,7 +172,6 @@ class MultipleConsumersDispatcher(ABC):
         )
         self._slots: dict[int, int] = {}
         self._numbers: list[int] = []
-        self._levels: dict[int, int] = {}  # slot → priority level
         self._names: dict[int, str] = {}
         self._last_sent = -1  # highest entry ever handed to a consumer
         #: Entries that may be pending although deleted: when they were sent, index by index since, or by a moved cursor.
@@ -184,10 +181,7 @@ class MultipleConsumersDispatcher(ABC):
         self._counted_twice: dict[
             int, int
         ] = {}  # entry → messages that its pending ack lacks, see ``count_twice``
-        self._round_robin_index = 0  # currentConsumerRoundRobinIndex; only Shared moves it
-        # Slots whose connections are known to have broken, and those that are not active any more; only Shared asks.
-        self._broken: frozenset[int] = frozenset()
-        self._inactive: frozenset[int] = frozenset()
+        self._broken: frozenset[int] = frozenset()  # slots whose connections are known to have broken
         self._unusable_permits: dict[int, int] = {}  # slot → see ``connection_broke``
         self._ledger_start: Callable[[int], int] = _in_one_ledger
         #: Releases of pending entries that the last attempt dropped because mark-delete had passed them.
@@ -270,7 +264,7 @@ class MultipleConsumersDispatcher(ABC):
         """Add a consumer to the list of the dispatcher."""
 
     def _add_member(self, consumer: int, name: str, priority_level: int) -> int:
-        """Append the consumer to the list; the first one finds a rewound cursor and an empty replay set."""
+        """Add the consumer to the list, see ``membership.add_member``; returns its slot."""
         if consumer in self._slots:
             raise IllegalTransitionError(
                 f"consumer {consumer} was added twice", rule="one add per connection"
@@ -282,13 +276,9 @@ class MultipleConsumersDispatcher(ABC):
             )
         self._slots[consumer] = slot
         self._numbers.append(consumer)
-        self._levels[slot] = priority_level
         self._names[consumer] = name
+        self.state.level[slot] = priority_level
         membership.add_member(self.state, slot)
-        connected = self._connected_slots()
-        if len(connected) > 1 and self._levels[slot] < self._levels[connected[-2]]:
-            connected.sort(key=lambda item: self._levels[item])
-            self.state.order[: len(connected)] = connected
         return slot
 
     def _drop_member(self, consumer: int) -> tuple[int, list[int]]:
@@ -756,9 +746,7 @@ class MultipleConsumersDispatcher(ABC):
             st_.save(self.state, low, high, all_hashes=membership),
             dict(self._unacked_indexes),
             dict(self._counted_twice),
-            self._round_robin_index,
             self._broken,
-            self._inactive,
             self._several.copy(),
         )
 
@@ -767,9 +755,7 @@ class MultipleConsumersDispatcher(ABC):
         st_.restore(self.state, saved.state)
         self._unacked_indexes = dict(saved.unacked_indexes)
         self._counted_twice = dict(saved.counted_twice)
-        self._round_robin_index = saved.round_robin_index
         self._broken = saved.broken
-        self._inactive = saved.inactive
         self._unusable_permits = {}
         self._several = saved.several.copy()
 

@@ -277,8 +277,8 @@ def entries_left_classic(st: State, slot: int) -> int:
 
 @compiled
 def is_available(st: State, slot: int) -> bool:
-    """True if a read may be issued for the consumer: it has permits and is not blocked on unacknowledged messages."""
-    return st.blocked[slot] == 0 and st.permits[slot] > 0
+    """True if a read may be issued for the consumer: it has permits, its connection is active, and it is not blocked."""
+    return st.blocked[slot] == 0 and st.permits[slot] > 0 and st.inactive[slot] == 0
 
 
 @compiled

@@ -56,29 +56,44 @@ The broker's own example: consumers with the levels 0, 0, 0, 1, 1 and the permit
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
-from itertools import takewhile
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Final
 
+import numpy as np
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_with_caller
+from dispatch_core.broker.permits import is_available as has_room
+from dispatch_core.broker.permits import unacked_room
+from dispatch_core.broker.state import (
+    CLOSED,
+    I8,
+    I32,
+    I64,
+    N_CONSUMERS,
+    NOBODY,
+    ROUND_ROBIN_INDEX,
+    TURN_RULE,
+    TURN_SIZE,
+    WIDE,
+    State,
+)
 from dispatch_core.errors import DispatchAuditError
 
+#: The answer of ``next_place`` where the broker searches a list that is not sorted without end.
+ENDLESS: Final = -2
 
-class TurnRule(Enum):
+
+class TurnRule(IntEnum):
     """The rule by which the entries of a turn are counted; see the module."""
 
-    MESSAGES = "3.x, classic"
-    PERMITS = "4.0.0 to 4.0.3"
-    ENTRIES = "4.0.4 and later"
+    MESSAGES = 0  # 3.x, classic
+    PERMITS = 1  # 4.0.0 to 4.0.3
+    ENTRIES = 2  # 4.0.4 and later
 
 
-class Room(NamedTuple):
-    """Room of a consumer, in messages.
-
-    ``below_limit``: until it has as many unacknowledged messages as it may; ``permits.UNLIMITED`` without a limit.
-    """
-
-    permits: int
-    below_limit: int
+_MESSAGES: Final = int(TurnRule.MESSAGES)
+_PERMITS: Final = int(TurnRule.PERMITS)
 
 
 class EndlessSearchError(DispatchAuditError):
@@ -97,6 +112,45 @@ class EndlessSearchError(DispatchAuditError):
             "consumers of several priority levels joined in turns. Give all consumers of a non-persistent topic one "
             "priority level"
         )
+
+
+# --- who is next -----------------------------------------------------------------------------------------------------
+
+
+@compiled
+def next_place(order: I32, levels: I64, available: I8, count: int, index: int) -> int:
+    """Return the place in a list of ``count`` consumers of the one that has the next turn, NOBODY or ENDLESS.
+
+    ``order``: the list; ``levels``, ``available``: of each consumer; ``index``: the remembered one.
+    """
+    if count == 0:
+        return NOBODY
+    if index >= count:
+        index = 0
+    level = levels[order[index]]
+    place = 0
+    while place < index and levels[order[place]] < level:  # better levels
+        if available[order[place]] == 1:
+            return place
+        place += 1
+    behind = index
+    while behind < count and levels[order[behind]] == level:
+        if available[order[behind]] == 1:
+            return behind
+        behind += 1
+    place = 0
+    while levels[order[place]] != level:
+        place += 1
+    while place < index and levels[order[place]] == level:
+        if available[order[place]] == 1:
+            return place
+        place += 1
+    if place < index:
+        return ENDLESS  # another level is before the index
+    for place in range(behind, count):  # worse levels
+        if available[order[place]] == 1:
+            return place
+    return NOBODY
 
 
 def next_consumer(levels: Sequence[int], is_available: Callable[[int], bool], index: int) -> int | None:
@@ -123,55 +177,91 @@ def next_consumer(levels: Sequence[int], is_available: Callable[[int], bool], in
 
     Raises ``EndlessSearchError`` where the broker searches such a list without end.
     """
-    if not levels:
-        return None
-    index = index if index < len(levels) else 0
-    level = levels[index]
-    better = takewhile(lambda place: levels[place] < level, range(index))
-    behind = list(takewhile(lambda place: levels[place] == level, range(index, len(levels))))
-    first = levels.index(level)
-    before = list(takewhile(lambda place: levels[place] == level, range(first, index)))
-    from_index = [*behind, *before]
-    never_back = first + len(before) < index
-    worse = range(0) if never_back else range(index + len(behind), len(levels))
-    found = next((place for place in (*better, *from_index, *worse) if is_available(place)), None)
-    if found is None and never_back:
-        raise EndlessSearchError(index, level)
-    return found
+    count = len(levels)
+    available = np.array([is_available(place) for place in range(count)], np.uint8)
+    place = next_place(np.arange(count, dtype=np.int32), np.array(levels, np.int64), available, count, index)
+    if place == ENDLESS:
+        raise EndlessSearchError(index, levels[index])
+    return None if place == NOBODY else int(place)
 
 
+@compiled
+def take_turn(st: State) -> int:
+    """Return the slot of the consumer that has the next turn, and move the index behind it; NOBODY if nobody has.
+
+    Nobody has in a dispatcher that is closed. Its list is sorted, so the search always ends.
+
+    >>> from dispatch_core.broker.state import example_state
+    >>> st = example_state(consumers=3)
+    >>> st.permits[:] = 1, 0, 1
+    >>> [int(take_turn(st)) for _ in range(3)]
+    [0, 2, 0]
+    """
+    if st.s[CLOSED] == 1:
+        return NOBODY
+    for at in range(st.s[N_CONSUMERS]):
+        slot = st.order[at] + WIDE
+        st.available[slot] = int(has_room(st, slot))
+    place = next_place(st.order, st.level, st.available, st.s[N_CONSUMERS], st.s[ROUND_ROBIN_INDEX])
+    if place < 0:
+        return NOBODY
+    st.s[ROUND_ROBIN_INDEX] = place + 1
+    return st.order[place] + WIDE
+
+
+# --- how many entries ------------------------------------------------------------------------------------------------
+
+
+@compiled_with_caller
 def average_batch(messages: int, entries: int) -> int:
     """Return the messages per entry of a read result, rounded down, at least 1.
 
-    >>> average_batch(7, 2), average_batch(0, 3)
-    (3, 1)
+    >>> average_batch(7, 2), average_batch(0, 3), average_batch(0, 0)
+    (3, 1, 1)
     """
-    return max(messages // entries, 1)
+    return max(messages // max(entries, 1), 1)
 
 
-def entries_of_turn(rule: TurnRule, left: int, room: Room, average: int, batch_size: int) -> int:
+@compiled
+def entries_of_turn(rule: int, left: int, permits: int, room: int, average: int, size: int) -> int:
     """Return how many entries the consumer of a turn gets, at least 1; there may be fewer.
 
     Args:
-        rule: that of the release.
+        rule: a ``TurnRule``, that of the release.
         left: messages of the read result that nobody has got yet.
-        room: what the consumer may take.
+        permits: of the consumer.
+        room: messages until the consumer has as many unacknowledged ones as it may; ``permits.UNLIMITED`` without a limit.
         average: messages per entry of the read result.
-        batch_size: ``dispatcherMaxRoundRobinBatchSize``.
+        size: ``dispatcherMaxRoundRobinBatchSize``.
 
     Ten batches of ten messages, for a consumer with 10 permits, then for one with 1000:
 
-    >>> [entries_of_turn(rule, 100, Room(10, 1 << 62), 10, 20) for rule in TurnRule]
+    >>> [int(entries_of_turn(rule, 100, 10, 1 << 62, 10, 20)) for rule in range(3)]
     [1, 10, 1]
-    >>> [entries_of_turn(rule, 100, Room(1000, 1 << 62), 10, 20) for rule in TurnRule]
+    >>> [int(entries_of_turn(rule, 100, 1000, 1 << 62, 10, 20)) for rule in range(3)]
     [2, 10, 10]
     """
-    if rule is TurnRule.MESSAGES:
-        return max(min(left, room.permits, room.below_limit, batch_size) // average, 1)
-    if rule is TurnRule.PERMITS:
-        return max(min(room.permits, _rounded_up(min(max(left, batch_size), room.below_limit), average)), 1)
-    return max(min(batch_size, _rounded_up(min(left, room.permits, room.below_limit), average)), 1)
+    if rule == _MESSAGES:
+        return max(min(left, permits, room, size) // average, 1)
+    if rule == _PERMITS:
+        return max(min(permits, _rounded_up(min(max(left, size), room), average)), 1)
+    return max(min(size, _rounded_up(min(left, permits, room), average)), 1)
 
 
+@compiled_with_caller
 def _rounded_up(messages: int, average: int) -> int:
     return (messages + average - 1) // average
+
+
+@compiled
+def size_of_turn(st: State, slot: int, is_writable: bool, left: int, average: int) -> int:
+    """Return how many entries a consumer gets now, see ``entries_of_turn``; one that is not writable counts as one permit.
+
+    >>> from dispatch_core.broker.state import TURN_RULE, TURN_SIZE, example_state
+    >>> st = example_state()
+    >>> st.s[TURN_RULE], st.s[TURN_SIZE], st.permits[0] = TurnRule.ENTRIES, 20, 8
+    >>> int(size_of_turn(st, 0, True, 10, 1)), int(size_of_turn(st, 0, False, 10, 1))
+    (8, 1)
+    """
+    permits = st.permits[slot] if is_writable else 1 + WIDE
+    return entries_of_turn(st.s[TURN_RULE], left, permits, unacked_room(st, slot), average, st.s[TURN_SIZE])

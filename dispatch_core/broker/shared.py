@@ -44,7 +44,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, permits, read_loop, read_loop_classic
+from dispatch_core.broker import commands, permits, read_loop, read_loop_classic, round_robin
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import (
     Between,
@@ -55,7 +55,7 @@ from dispatch_core.broker.multiple_consumers import (
     nothing_between,
 )
 from dispatch_core.broker.profiles import Dispatcher, Profile
-from dispatch_core.broker.round_robin import Room, TurnRule, average_batch, entries_of_turn, next_consumer
+from dispatch_core.broker.round_robin import TurnRule
 from dispatch_core.errors import UnsupportedRuleError
 
 #: A turn chooses a consumer and how much it gets, then sends: other threads may come before each of them.
@@ -78,7 +78,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if not profile.is_shared:
             raise UnsupportedRuleError(f"{profile.name}: not a Shared dispatcher")
         super().__init__(profile, hashes, num_messages, max_consumers)
-        self._rule = turn_rule(profile)
+        self.state.s[st_.TURN_RULE] = turn_rule(profile)
+        self.state.s[st_.TURN_SIZE] = profile.number("dispatcherMaxRoundRobinBatchSize")
         self._before_reset: int | None = (
             None  # mark-delete in front of a reset that takes effect after the next round
         )
@@ -104,7 +105,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         """
         self._broken |= {self.slot(consumer)}
         if inactive and self.profile.dispatcher is Dispatcher.SHARED:
-            self._inactive |= {self.slot(consumer)}
+            self.state.inactive[self.slot(consumer)] = 1
 
     def reset_later(self, mark_delete: int) -> None:
         """Have the last reset of the cursor take effect after the next round only; mark-delete was here before."""
@@ -117,19 +118,9 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     def made_anew(self) -> None:
         """Begin as a new dispatcher does: the subscription was deleted, and is made again."""
-        self._round_robin_index = 0
+        self.state.s[st_.ROUND_ROBIN_INDEX] = 0
 
     # --- reads -----------------------------------------------------------------------------------------------
-
-    def _plan_size(self) -> None:
-        """Plan the size of a read: inactive connections are passed over (4.x; getFirstAvailableConsumerPermits)."""
-        if not self._inactive:
-            super()._plan_size()
-            return
-        blocked = self.state.blocked.copy()
-        self.state.blocked[list(self._inactive)] = 1
-        super()._plan_size()
-        self.state.blocked[:] = blocked
 
     def _plan_normal(self) -> None:
         read_loop_classic.plan_normal(self.state, self._plan)
@@ -163,17 +154,15 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         st, result = self.state, Round(look_ahead_due=None)
         array, done = np.asarray(entries, dtype=np.int64), 0
         left = int(st.num_messages[array].sum())
-        average = average_batch(left, len(entries)) if entries else 1
+        average = round_robin.average_batch(left, len(entries))
         while done < len(entries):
             between(STEPS_OF_TURN * len(result.turns))
-            consumer = self._next()
-            if consumer is None:
+            slot = round_robin.take_turn(st)
+            if slot == st_.NOBODY:
                 break
-            count = 1 if consumer in self._broken else int(st.permits[consumer])
-            room = Room(count, int(permits.unacked_room(st, consumer)))
-            size = entries_of_turn(self._rule, left, room, average, self._batch_size())
+            size = round_robin.size_of_turn(st, slot, slot not in self._broken, left, average)
             between(STEPS_OF_TURN * len(result.turns) + 1)
-            turn = self._serve(consumer, kind == "Replay", array[done : done + size])
+            turn = self._serve(slot, kind == "Replay", array[done : done + size])
             left -= turn.messages
             done += len(turn.entries)
             result.turns.append(turn)
@@ -187,27 +176,6 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         result.to_replay = list(entries[done:])
         result.in_replay = int(st.s[st_.N_REPLAY])
         return result
-
-    def _batch_size(self) -> int:
-        return self.profile.number("dispatcherMaxRoundRobinBatchSize")
-
-    def _next(self) -> int | None:
-        """Return the slot of the consumer that has the next turn, and move the index behind it; ``None`` = nobody has.
-
-        Nobody has in a dispatcher that is closed.
-        """
-        if self.state.s[st_.CLOSED]:
-            return None
-        slots = self._connected_slots()
-        levels = [self._levels[slot] for slot in slots]
-        place = next_consumer(levels, lambda at: self._is_available(slots[at]), self._round_robin_index)
-        if place is None:
-            return None
-        self._round_robin_index = place + 1
-        return slots[place]
-
-    def _is_available(self, slot: int) -> bool:
-        return bool(permits.is_available(self.state, slot)) and slot not in self._inactive
 
     def _serve(self, slot: int, is_replay: bool, entries: st_.I64) -> Turn:
         """Send the entries of a turn to its consumer."""

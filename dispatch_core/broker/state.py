@@ -97,7 +97,11 @@ COUNTS_REMAINING: Final = 48  # a pending ack keeps how many of its messages are
 NO_REPLAY_ORDER: Final = 49  # without R0 (until #10762)
 NO_MIN_REPLAY: Final = 50  # without R1 (until #12890)
 NEVER_STUCK: Final = 51  # a round that sends nothing never makes the next read a normal one (until #7105)
-N_SCALARS: Final = 52
+# Shared, see ``round_robin``
+ROUND_ROBIN_INDEX: Final = 52  # currentConsumerRoundRobinIndex
+TURN_RULE: Final = 53
+TURN_SIZE: Final = 54  # dispatcherMaxRoundRobinBatchSize
+N_SCALARS: Final = 55
 
 NONE_LEAKED: Final = 1 << 62
 
@@ -138,6 +142,9 @@ class State(NamedTuple):
     blocked: I8  # blockedConsumerOnUnackedMsgs
     average: F64  # avgMessagesPerEntry, unrounded
     connected: I8
+    level: I64  # priority level
+    inactive: I8  # its connection is known not to be active any more; only Shared asks
+    available: I8  # scratch: may have the next turn of a round (Shared)
     cleared_total: I64  # drainingHashesClearedTotal
     drain_stats: I8  # the broker keeps draining stats of this consumer
     left: I64  # scratch: entries this consumer may still take in this scan or round
@@ -191,6 +198,9 @@ def new_state(hash_ids: I32, num_messages: I32, n_hashes: int, n_consumers: int)
         blocked=np.zeros(n_consumers, np.uint8),
         average=np.zeros(n_consumers, np.float64),
         connected=np.zeros(n_consumers, np.uint8),
+        level=np.zeros(n_consumers, np.int64),
+        inactive=np.zeros(n_consumers, np.uint8),
+        available=np.zeros(n_consumers, np.uint8),
         cleared_total=np.zeros(n_consumers, np.int64),
         drain_stats=np.zeros(n_consumers, np.uint8),
         left=np.zeros(n_consumers, np.int64),
@@ -247,6 +257,9 @@ _NEW_CONSUMER: Final = {
     "blocked": 0,
     "average": 0,
     "connected": 0,
+    "level": 0,
+    "inactive": 0,
+    "available": 0,
     "cleared_total": 0,
     "drain_stats": 0,
     "left": 0,
@@ -331,6 +344,8 @@ _WHOLE: Final = (
     "blocked",
     "average",
     "connected",
+    "level",
+    "inactive",
     "cleared_total",
     "drain_stats",
     "order",

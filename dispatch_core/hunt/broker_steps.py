@@ -6,8 +6,9 @@ are called. A step that is not possible changes nothing.
 A read attempt follows at once where the broker triggers one. When the read completes is a step of its own, so clients act
 between a read and its round.
 
-Source: PersistentStickyKeyDispatcherMultipleConsumers(Classic).addConsumer, removeConsumer, readMoreEntries,
-trySendMessagesToConsumers; Consumer.flowPermits, individualAckNormal, redeliverUnacknowledgedMessages.
+Source: PersistentStickyKeyDispatcherMultipleConsumers(Classic) and PersistentDispatcherMultipleConsumers(Classic).addConsumer,
+removeConsumer, readMoreEntries, trySendMessagesToConsumers; Consumer.flowPermits, individualAckNormal,
+redeliverUnacknowledgedMessages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
 from dispatch_core.arrays.jit import compiled_inside
-from dispatch_core.broker import commands, cursor_moves, membership, read_loop, read_loop_classic
+from dispatch_core.broker import (
+    commands,
+    cursor_moves,
+    membership,
+    read_loop,
+    read_loop_classic,
+    round_robin,
+)
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.gates import replay_set_is_full
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
@@ -68,7 +76,11 @@ def take(st: State, world: World, owners: Owners, number: int) -> int:
     if kind == s_.JOIN:
         if slot != NOBODY:
             return IMPOSSIBLE
-        return join(st, world, owners, name, PERMITS_WHEN_JOINING[s_.detail_of(number)])
+        return join(st, world, owners, name, PERMITS_WHEN_JOINING[s_.detail_of(number)], 0)
+    if kind == s_.JOIN_LOW:
+        if slot != NOBODY:
+            return IMPOSSIBLE
+        return join(st, world, owners, name, s_.PERMITS_LOW, 1)
     if slot == NOBODY:
         return IMPOSSIBLE
     if kind == s_.LEAVE:
@@ -149,7 +161,7 @@ def store(st: State, world: World, key: int, messages: int) -> int:
 
 
 @compiled_inside
-def join(st: State, world: World, owners: Owners, name: int, permits: int) -> int:
+def join(st: State, world: World, owners: Owners, name: int, permits: int, level: int) -> int:
     """Let a consumer join: the list, the selector, the rule of ordering, then its first permits."""
     slot = SLOTS_PER_NAME * name + world.turn_of_name[name]
     move = slot
@@ -161,6 +173,7 @@ def join(st: State, world: World, owners: Owners, name: int, permits: int) -> in
     st.blocked[slot] = st.stuck[slot] = 0
     st.average[slot] = 0.0
     st.joined_at[slot] = st_.NOT_TRACKED
+    st.level[slot] = level
     membership.add_member(st, slot)
     world.slot_of_name[name] = slot
     world.turn_of_name[name] = (world.turn_of_name[name] + 1) % SLOTS_PER_NAME
@@ -222,7 +235,7 @@ def leave(st: State, world: World, owners: Owners, name: int, slot: int) -> int:
 def give_back(st: State, world: World, entry: int) -> None:
     """Put a pending entry of a leaving consumer into the replay set."""
     hash_id = st.pending_hash[entry] + WIDE
-    if world.w[w_.CLASSIC] == 1:
+    if world.w[w_.CLASSIC] == 1 or world.w[w_.SHARED] == 1:
         read_loop.requeue(st, entry, hash_id)
     else:
         add_to_replay(st, entry, hash_id)
@@ -495,7 +508,11 @@ def attempt(st: State, world: World) -> None:
             for entry in range(st.s[st_.MARK_DELETE] + 1):
                 if st.holder[entry] != NOBODY:
                     let_go(st, st.holder[entry] + WIDE, entry)
-        if w[w_.ACKS_IN_SCAN] == 0:
+        if w[w_.SHARED] == 1:
+            read_loop.plan_size(st, plan, world.attempts)
+            read_loop.plan_replay(st, plan, world.attempts)
+            read_loop_classic.plan_normal(st, plan)
+        elif w[w_.ACKS_IN_SCAN] == 0:
             read_loop.plan_read(st, plan, world.attempts)
         else:
             plan_with_ack(st, world)
@@ -615,10 +632,43 @@ def complete(st: State, world: World, is_replay: bool, count: int) -> None:
     if not commands.read_done(st, is_replay, last, count):
         attempt(st, world)
         return
-    if count > 0 and st.s[st_.N_CONSUMERS] == 0:
+    if world.w[w_.SHARED] == 1:
+        take_turns(st, world, is_replay, entries)
+    elif count > 0 and st.s[st_.N_CONSUMERS] == 0:
         commands.drop_result(st)
-        return
-    dispatch(st, world, is_replay, entries)
+    else:
+        dispatch(st, world, is_replay, entries)
+
+
+@compiled_inside
+def take_turns(st: State, world: World, is_replay: bool, entries: I64) -> None:
+    """Run a round of Shared turn by turn, check what each sends, and attempt the next read.
+
+    Source: PersistentDispatcherMultipleConsumers.trySendMessagesToConsumers.
+    """
+    left = WIDE
+    for entry in entries:
+        left += st.num_messages[entry]
+    average = round_robin.average_batch(left, len(entries))
+    done = WIDE
+    while done < len(entries):
+        slot = round_robin.take_turn(st)
+        if slot == NOBODY:
+            break
+        turn = entries[done : done + round_robin.size_of_turn(st, slot, True, left, average)]
+        for i in range(len(turn)):
+            world.outcome[i] = slot
+            left -= st.num_messages[turn[i]]
+        promises.check_round(st, world, is_replay, turn)
+        read_loop.send_groups(st, is_replay, turn, world.outcome)
+        done += len(turn)
+    for at in range(done, len(entries)):
+        read_loop.requeue(st, entries[at], st_.NO_HASH)
+    commands.finish_round(st, False)
+    if done > 0:
+        attempt(st, world)
+    else:
+        world.w[w_.RETRY] = 1
 
 
 @compiled_inside
@@ -702,7 +752,8 @@ def settle(st: State, world: World, names: int) -> int:
 
     As a client does, a consumer grants permits when it has none left. The broker attempts a read where something triggers
     it. Returns ``BROKEN`` if an entry is left then that a connected consumer owns, or if a step breaks a promise. Of
-    consumers that hang nothing comes, and nothing is expected for them.
+    consumers that hang nothing comes, and nothing is expected for them. Of Shared others may be sent again what they hold:
+    so reads complete while a consumer hangs, also if nothing is left.
     """
     w = world.w
     if st.s[st_.N_CONSUMERS] == 0:
@@ -725,11 +776,13 @@ def settle(st: State, world: World, names: int) -> int:
         if w[w_.BROKEN] != promises.KEPT:
             return BROKEN
         left = left_over(st, world)
-        if left == 0:
+        if left == 0 and (w[w_.SHARED] == 0 or w[w_.HANGING] == 0):
             return check_counters(st, world)
         quiet = quiet + 1 if left == before else 0
         if quiet == w_.MAX_ENTRIES:
             break
+    if left_over(st, world) == 0:
+        return check_counters(st, world)
     promises.note_stuck(st, world, first_left_over(st, world))
     return BROKEN
 
@@ -769,8 +822,11 @@ def first_left_over(st: State, world: World) -> int:
 def is_expected(st: State, world: World, entry: int) -> bool:
     """Check whether a stored entry is not acknowledged, and its key belongs to a consumer that does not hang.
 
-    While a consumer that hangs holds an entry of the key, order may hold the others back.
+    While a consumer that hangs holds an entry of the key, order may hold the others back. Of Shared everything is expected
+    but what such a consumer holds.
     """
+    if world.w[w_.SHARED] == 1:
+        return st.deleted[entry] == 0 and is_expected_of_shared(st, world, entry)
     if st.deleted[entry] == 1 or st.hash_owner[st.hash_id[entry]] == NOBODY:
         return False
     if world.w[w_.HANGING] == 0:
@@ -782,3 +838,14 @@ def is_expected(st: State, world: World, entry: int) -> bool:
         if same_key and hangs(world, st.holder[other] // SLOTS_PER_NAME):
             return False
     return True
+
+
+@compiled_inside
+def is_expected_of_shared(st: State, world: World, entry: int) -> bool:
+    """Check whether a consumer that does not hang is connected, and none that hangs holds an entry."""
+    if st.holder[entry] != NOBODY and hangs(world, st.holder[entry] // SLOTS_PER_NAME):
+        return False
+    for name in range(len(world.slot_of_name)):  # noqa: SIM110 - compiled code makes no generators
+        if world.slot_of_name[name] != NOBODY and not hangs(world, name):
+            return True
+    return False

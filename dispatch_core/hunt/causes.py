@@ -110,6 +110,15 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
     return name
 
 
+def cause_in_shared(st: State, world: World, promise: int, steps: Sequence[int]) -> str:
+    """Name the cause as ``cause_of`` does, of a Shared dispatcher: no gate holds entries of it."""
+    if promise == promises.DOUBLE_OUTSTANDING:
+        return "replayed_again" if world.w[w_.AT_REPLAY] == 1 else "read_again"
+    if promise == promises.LEAK:
+        return leak_cause({s_.kind_of(number) for number in steps})
+    return "rewind_waits" if st.s[st_.REWIND_DUE] == 1 else "no_read"
+
+
 def leak_cause(kinds: Collection[int]) -> str:
     """Name the cause of a counter that is wrong by the kinds of the steps."""
     if not MOVES.isdisjoint(kinds):

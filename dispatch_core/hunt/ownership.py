@@ -48,6 +48,13 @@ class Owners(NamedTuple):
     sizes: I64
 
 
+def nobody_owns(names: int) -> Owners:
+    """Return the tables of a subscription without a selector, for so many consumer names: one node, and no key."""
+    moves = 2 * SLOTS_PER_NAME * names
+    nothing = np.zeros(0, np.int32)
+    return Owners(np.zeros(moves, np.int64), nothing, nothing, nothing, np.array([moves, 0], np.int64))
+
+
 def ranges_of(profile: Profile, name: int) -> Announced:
     """Return the ranges that a consumer name announces; ``None`` = the subscription is not STICKY."""
     return _RANGES[name % len(_RANGES)] if profile.key_shared_mode == "STICKY" else None

@@ -470,6 +470,7 @@ class PlainHunter(AnyHunter):
             step for step in s_.all_steps(keys=1, groups=groups) if s_.kind_of(step) not in kinds
         ]
         self._cause = ""
+        self._compiled = Hunter(profile, KEYS * s_.KEYS) if profile.is_shared else None
 
     @property
     def played(self) -> int:
@@ -483,8 +484,12 @@ class PlainHunter(AnyHunter):
 
     def play(self, steps: Sequence[int]) -> Find | None:
         """See ``AnyHunter.play``."""
-        player = player_of(self.profile, steps)
         self._steps += len(steps)
+        if self._compiled is not None:
+            find = self._compiled.play(steps)
+            self._cause = "" if find is None else self._compiled.cause_of(find)
+            return find
+        player = player_of(self.profile, steps)
         if player.broken is None:
             player.settle()
             player.check()

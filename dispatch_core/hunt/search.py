@@ -21,13 +21,14 @@ from dispatch_core.broker import hashing
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.state import I8, I64, State
 from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.hunt import broker_steps, causes, distinct, promises, situations
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt import world as w_
 from dispatch_core.hunt.broker_steps import ASKS_SELECTOR, BROKEN, IMPOSSIBLE, settle, take
-from dispatch_core.hunt.ownership import SLOTS_PER_NAME, Owners, Ownership
+from dispatch_core.hunt.ownership import SLOTS_PER_NAME, Owners, Ownership, nobody_owns
 from dispatch_core.hunt.world import World
 
 #: Lengths of random schedules, in steps that are tried; some of them are not possible.
@@ -45,6 +46,8 @@ N_REPORTED: Final = 6
 _DISPATCHERS: Final = {
     Dispatcher.KEY_SHARED: KeySharedDispatcher,
     Dispatcher.KEY_SHARED_CLASSIC: ClassicKeySharedDispatcher,
+    Dispatcher.SHARED: SharedDispatcher,
+    Dispatcher.SHARED_CLASSIC: SharedDispatcher,
 }
 
 
@@ -249,7 +252,7 @@ class AnyHunter(ABC):
 
 
 class Hunter(AnyHunter):
-    """Plays schedules on the Key_Shared dispatcher of a profile.
+    """Plays schedules on the Key_Shared or Shared dispatcher of a profile.
 
     ``keys``: names of the keys that entries may have. ``wanted``: names of the promises to search for. ``groups``: further
     kinds of steps, see ``schedule.GROUPS``. ``pass_over``: causes that are known; schedules that end by them are counted in
@@ -271,7 +274,7 @@ class Hunter(AnyHunter):
     ) -> None:
         super().__init__(pass_over)
         if profile.dispatcher not in _DISPATCHERS:
-            raise UnsupportedRuleError(f"{profile.name}: only Key_Shared dispatchers can be hunted")
+            raise UnsupportedRuleError(f"{profile.name}: neither Key_Shared nor Shared")
         self.profile = profile
         self.keys = tuple(keys)
         names = [f"c{number + 1}" for number in range(s_.NAMES)]
@@ -282,8 +285,12 @@ class Hunter(AnyHunter):
             np.ones(w_.MAX_ENTRIES, np.int64),
             SLOTS_PER_NAME * len(names),
         )
-        known = core.hash_values(np.arange(len(core.state.hash_owner)))
-        self._ownership = Ownership(profile, names, known.tolist())
+        if profile.is_shared:
+            self._owners = nobody_owns(len(names))
+        else:
+            known = core.hash_values(np.arange(len(core.state.hash_owner)))
+            self._ownership = Ownership(profile, names, known.tolist())
+            self._owners = self._ownership.tables
         changes = profile.changes
         rules = [
             (w_.CLASSIC, int(profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC)),
@@ -296,6 +303,7 @@ class Hunter(AnyHunter):
             ),
             (w_.TRIMS_AFTER_MOVE, int(core.trims_after_a_move())),
             (w_.OWN_LIMIT, profile.number("maxUnackedMessagesPerConsumer")),
+            (w_.SHARED, int(profile.is_shared)),
         ]
         self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
         self._empty = self._arena.words.copy()
@@ -333,7 +341,7 @@ class Hunter(AnyHunter):
                     came_to = play_random(
                         a.state,
                         a.world,
-                        self._ownership.tables,
+                        self._owners,
                         a.words,
                         self._empty,
                         a.matters,
@@ -362,7 +370,7 @@ class Hunter(AnyHunter):
             came_to = play(
                 a.state,
                 a.world,
-                self._ownership.tables,
+                self._owners,
                 a.words,
                 self._empty,
                 numbers,
@@ -376,7 +384,8 @@ class Hunter(AnyHunter):
 
     def cause_of(self, find: Find) -> str:
         """Return the cause of the schedule played last."""
-        return causes.cause_of(self._arena.state, self._arena.world, find.promise, find.steps)
+        cause_of = causes.cause_in_shared if self.profile.is_shared else causes.cause_of
+        return cause_of(self._arena.state, self._arena.world, find.promise, find.steps)
 
     def entries_left(self) -> list[int]:
         """List the stored entries that are not acknowledged at the end of the schedule played last."""

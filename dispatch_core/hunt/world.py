@@ -53,7 +53,8 @@ CANCEL_CLEARS_REPLAY: Final = 21  # #23384, until #23855
 BATCH_INDEX_ACKS: Final = 22  # single messages of a batch can be acknowledged
 TRIMS_AFTER_MOVE: Final = 23  # what a move of the cursor has passed is dropped at once (#25581, #25592)
 OWN_LIMIT: Final = 24  # the broker's setting of the limit of unacknowledged messages per consumer
-N_SCALARS: Final = 25
+SHARED: Final = 25  # of a Shared subscription: consumers take turns, and nobody owns a key
+N_SCALARS: Final = 26
 
 
 @by_address
@@ -125,7 +126,7 @@ Arrays = TypeVar("Arrays", bound=NamedTuple)
 #: Arrays whose values mean nothing between two steps.
 _SCRATCH: Final = frozenset(
     {
-        *("hash_blocked", "left", "left_stamp", "limit", "seen_stamp", "held_stamp"),
+        *("hash_blocked", "available", "left", "left_stamp", "limit", "seen_stamp", "held_stamp"),
         *("batch_messages", "batch_acked", "batch_entries"),
         *("drain_attempts", "drain_listed", "cleared_total", "drain_stats", "redelivery_count"),
         *("entries", "plan", "outcome", "attempts"),
