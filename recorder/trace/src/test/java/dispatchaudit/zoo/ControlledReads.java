@@ -5,6 +5,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.util.ArrayDeque;
+import java.util.Collection;
 import java.util.Deque;
 import org.apache.bookkeeper.mledger.AsyncCallbacks.ReadEntriesCallback;
 import org.apache.bookkeeper.mledger.ManagedCursor;
@@ -25,6 +26,8 @@ final class ControlledReads {
     private boolean entriesStay;
     private boolean released;
     private int called;
+    private int replaysIssued;
+    private int replaysBack;
 
     /** What a read still has to do. */
     private interface Task {
@@ -107,6 +110,18 @@ final class ControlledReads {
         return task != null;
     }
 
+    /** Whether a read is on its way from the storage; a normal read that waits for entries is not. */
+    synchronized boolean isReading() {
+        return replaysIssued > replaysBack;
+    }
+
+    /** What is kept here. */
+    @Override
+    public synchronized String toString() {
+        return "normal read " + (normalRead != null) + ", taken " + takenEntries.size() + ", replay reads " + replayReads.size()
+                + ", called " + called;
+    }
+
     private synchronized Task nextNormal(boolean staying) {
         if (!takenEntries.isEmpty()) {
             return staying ? null : takenEntries.poll();
@@ -143,6 +158,12 @@ final class ControlledReads {
             }
         } else if (name.equals("asyncReplayEntries")) {
             replaceCallback(arguments, this::replayEntries);
+            Collection<?> positions = (Collection<?>) arguments[0];
+            Collection<?> deleted = (Collection<?>) invoke(method, arguments);
+            synchronized (this) { // all deleted: nothing comes back
+                replaysIssued += positions.isEmpty() || deleted.size() < positions.size() ? 1 : 0;
+            }
+            return deleted;
         }
         return invoke(method, arguments);
     }
@@ -168,6 +189,7 @@ final class ControlledReads {
 
     private void replayEntries(Task callback) throws Exception {
         synchronized (this) {
+            replaysBack++;
             if (!released) {
                 replayReads.add(callback);
                 return;

@@ -18,6 +18,7 @@ import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.pulsar.broker.service.Dispatcher;
 import org.apache.pulsar.broker.service.StickyKeyConsumerSelector;
 import org.apache.pulsar.broker.service.persistent.PersistentSubscription;
+import org.apache.pulsar.broker.service.persistent.PersistentTopic;
 import org.apache.pulsar.client.admin.PulsarAdmin;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.Consumer;
@@ -39,8 +40,8 @@ import org.apache.pulsar.common.naming.TopicName;
 final class Play implements AutoCloseable {
     private static final String SUBSCRIPTION = "zoo";
     private static final String NAMESPACE = "public/default";
-    /** The broker has done what follows from a step after so long. */
-    private static final int SETTLE_MS = 100;
+    /** A policy reaches the topic within so long. */
+    private static final int LONGEST_POLICY_MS = 30_000;
     /** What has not come after so many rounds of answers in which nothing moved does not come. */
     private static final int LAST_ROUNDS = 4;
     private static final int QUEUE = 1000;
@@ -80,6 +81,7 @@ final class Play implements AutoCloseable {
     private Dispatcher dispatcher;
     private ControlledReads reads;
     private ControlledTimer timer;
+    private final Rest rest;
     private String broken;
     private final List<String> notes = new ArrayList<>();
 
@@ -98,6 +100,7 @@ final class Play implements AutoCloseable {
                 .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(1, TimeUnit.MINUTES).create();
         admin.topics().createSubscription(this.topic, SUBSCRIPTION, MessageId.earliest);
         readOneEntry();
+        this.rest = new Rest(broker, subscription());
     }
 
     /** The race could not be played: the thread that was stopped had to take the acknowledgement as well. */
@@ -193,20 +196,15 @@ final class Play implements AutoCloseable {
                 }
                 return timer != null && timer.end();
             case "retry":
-                return true; // its timer is shorter than the pause after a step
+                return true; // there is no rest before its timer has ended
             default:
                 throw new IllegalArgumentException("no step of a schedule: " + step);
         }
     }
 
-    /** Wait until the broker has all commands, and has had some time to act on them. */
+    /** Wait until the broker has all commands, and has done what follows from them. */
     private void settled() throws Exception {
-        meet();
-        for (Consumer<byte[]> consumer : consumers.values()) {
-            consumer.getLastMessageIds(); // a request behind the commands on the same connection
-        }
-        Thread.sleep(SETTLE_MS);
-        meet();
+        rest.await(consumers.values(), dispatcher, reads, this::meet);
     }
 
     /** Stop the next thread that comes to a point; what the consumer holds first is acknowledged then. */
@@ -221,7 +219,7 @@ final class Play implements AutoCloseable {
 
     /** Let the acknowledgement come, and the thread go on, if a thread is stopped. */
     private void meet() throws Exception {
-        if (stop == null || !stop.isReached(SETTLE_MS)) {
+        if (stop == null || !stop.isReached(0)) {
             return;
         }
         Integer entry = pending.containsKey(racer) ? first(racer, false) : null;
@@ -325,7 +323,15 @@ final class Play implements AutoCloseable {
         } else {
             admin.namespaces().removeMaxUnackedMessagesPerConsumer(NAMESPACE);
         }
-        Thread.sleep(SETTLE_MS); // the topic hears of it later
+        PersistentTopic persistent = (PersistentTopic) subscription().getTopic();
+        int expected = limited ? messages : broker.service().getConfiguration().getMaxUnackedMessagesPerConsumer();
+        long until = System.nanoTime() + LONGEST_POLICY_MS * 1_000_000L;
+        while (persistent.getHierarchyTopicPolicies().getMaxUnackedMessagesOnConsumer().get() != expected) {
+            if (System.nanoTime() > until) {
+                throw new IllegalStateException("the topic does not hear of the policy");
+            }
+            Thread.sleep(1);
+        }
     }
 
     private void join(String name, int count, int priority, JsonNode ranges) throws Exception {
