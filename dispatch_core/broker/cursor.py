@@ -118,6 +118,27 @@ def read_to_end(st: State) -> None:
     st.s[READ_POSITION] = first_left(st, st.s[READ_POSITION])
 
 
+@compiled
+def moved_by_result(st: State, last_entry: int, count: int, size: int, start: int) -> None:
+    """Move the read position of a dispatcher with one active consumer by a read of ``size`` entries that returned ``count``.
+
+    It goes on from behind mark-delete, wherever the cursor was rewound to meanwhile. ``last_entry``: the last one that is
+    known to be stored, -1 = none is. ``start``: the read position when the read was issued, -1 = not known. A read that
+    waits at the end of the topic goes on from there, also behind a rewind, and moves the read position there
+    (ManagedCursorImpl.checkForNewEntries).
+    """
+    if last_entry >= 0:
+        is_at_end = meets_end(st, count, size)
+        st.s[READ_POSITION] = st.s[MARK_DELETE] + 1
+        moved_by_read(st, last_entry)
+        if is_at_end:
+            read_to_end(st)
+    elif count == 0:
+        if start >= 0:
+            st.s[READ_POSITION] = start
+        read_to_end(st)
+
+
 #: All batch indexes of an entry, whatever their number, as bits.
 EVERY_INDEX: Final = -1
 

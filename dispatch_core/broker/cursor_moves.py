@@ -74,6 +74,7 @@ from typing import Final
 import numpy as np
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker import cursor
 from dispatch_core.broker.pending_acks import unacked_messages
 from dispatch_core.broker.permits import add_unacked, unblock_if_due
@@ -219,12 +220,13 @@ def disconnects(consumer: int, active: int | None, *, single_active: bool) -> bo
     return consumer == active or not single_active
 
 
-def chooses_active_consumer(*, by_reset: bool) -> bool:
+@compiled_with_caller
+def chooses_active_consumer(by_reset: bool) -> bool:
     """True if the active consumer is chosen again when one leaves: not while a reset disconnects it (closeFuture).
 
     The next consumer that joins chooses, or the one that leaves next.
 
-    >>> chooses_active_consumer(by_reset=False), chooses_active_consumer(by_reset=True)
+    >>> chooses_active_consumer(False), chooses_active_consumer(True)
     (True, False)
     """
     return not by_reset

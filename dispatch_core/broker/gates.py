@@ -72,6 +72,7 @@ from __future__ import annotations
 from typing import Final
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_with_caller
 from dispatch_core.broker.ordering import last_sent_position, read_position
 from dispatch_core.broker.ordering.draining_hashes import may_hold, should_block
 from dispatch_core.broker.permits import (
@@ -467,6 +468,7 @@ def no_permits_left(st: State, slot: int) -> bool:
     return entries_left(st, slot) <= 0
 
 
+@compiled_with_caller
 def lacks_permits(permits: int) -> bool:
     """True if the active consumer of Failover or Exclusive has no permits: no read is issued (flow control).
 

@@ -37,7 +37,6 @@ import pyarrow as pa
 
 from dispatch_core.broker import cursor, cursor_moves, hashing
 from dispatch_core.broker import single_active_rules as rules
-from dispatch_core.broker.gates import lacks_permits
 from dispatch_core.broker.permits import average_after, messages_per_entry
 from dispatch_core.broker.profiles import FailoverRule, Profile
 from dispatch_core.broker.selectors import factory, failover
@@ -181,7 +180,7 @@ class SingleActiveDispatcher:
         if not self._members:
             self.active = None
             return None
-        chooses = cursor_moves.chooses_active_consumer(by_reset=by_reset) and not self._closing
+        chooses = cursor_moves.chooses_active_consumer(by_reset) and not self._closing
         return self._pick() if chooses else None
 
     def disconnect_all(self) -> None:
@@ -239,14 +238,10 @@ class SingleActiveDispatcher:
 
     def begin_active_change(self) -> tuple[ActiveChange, Notified]:
         """Begin an active-consumer change, after trying to cancel a pending read; returns the notices sent at once."""
-        if self.pending:
-            return ActiveChange.WAITS_FOR_READ, ()
-        if not self._delayed:
-            return ActiveChange.AT_ONCE, self._rewind_and_notify()
-        if self.delay_running:
-            return ActiveChange.DELAY_RUNS, ()
-        self.delay_running = True
-        return ActiveChange.DELAY_STARTS, ()
+        step = ActiveChange(rules.step_of_change(self.pending, self._delayed, self.delay_running))
+        if step is ActiveChange.DELAY_STARTS:
+            self.delay_running = True
+        return step, self._rewind_and_notify() if step is ActiveChange.AT_ONCE else ()
 
     def delay_over(self) -> Notified:
         """Rewind the cursor when the failover delay has run out; returns the notices of the active consumer."""
@@ -301,9 +296,7 @@ class SingleActiveDispatcher:
 
     def flow_reads(self, consumer: int) -> bool:
         """True if a flow command that reaches the dispatcher makes it attempt a read."""
-        if self.pending or not rules.only_the_active_is_served(consumer, self.active):
-            return False
-        return not (self.delay_running and rules.delay_holds_flow())
+        return not self.pending and rules.is_heard(consumer, self.active, self.delay_running)
 
     def set_writable(self, consumer: int, *, writable: bool) -> None:
         """Note whether the consumer's connection takes data, or its buffer is full."""
@@ -316,19 +309,17 @@ class SingleActiveDispatcher:
 
         ``permits``: counted instead of those that the consumer has.
         """
-        if consumer is None or self.pending or not rules.only_the_active_is_served(consumer, self.active):
+        if consumer is None:
             return None
-        if self.delay_running and rules.delay_holds_reads():
-            return None
-        permits = self.permits[consumer] if permits is None else permits
-        if lacks_permits(permits):
+        permits = self.permits.get(consumer, 0) if permits is None else permits
+        if not rules.may_read(consumer, self.active, self.pending, self.delay_running, permits):
             return None
         per_entry = self.messages_per_entry(consumer)
         return rules.read_size(
             permits,
             self._batch_size,
-            writable=consumer not in self._unwritable,
-            per_entry=max(per_entry, 1) if self._precise else 0,
+            consumer not in self._unwritable,
+            max(per_entry, 1) if self._precise else 0,
         )
 
     def attempt_read(
@@ -393,7 +384,7 @@ class SingleActiveDispatcher:
 
     def _unlike(self, read: _Read, entries: Sequence[int], dispatched: bool) -> tuple[int, bool]:
         """Rank how little a result looks like that of a read; see ``read_of_result``."""
-        is_dropped = dispatched and rules.disowned(read.epoch, self._epoch, epochs=self._epochs)
+        is_dropped = dispatched and rules.disowned(read.epoch, self._epoch, self._epochs)
         if read.waits or not entries:
             return _ANY_START, is_dropped
         if read.start is None or entries[0] < 0:
@@ -418,24 +409,15 @@ class SingleActiveDispatcher:
         for earlier in range(read):
             self._reads[earlier] = replace(self._reads[earlier], waits=True)
         del self._reads[read]
-        if rules.disowned(done.epoch, self._epoch, epochs=self._epochs):
+        if rules.disowned(done.epoch, self._epoch, self._epochs):
             self._position_sure = False
             return ReadResult(None)
         self.pending = False
         stored = [entry for entry in entries if entry >= 0]
+        start = -1 if done.start is None else done.start
+        cursor.moved_by_result(self.state, stored[-1] if stored else -1, len(entries), done.size, start)
         if stored:
-            meets_end = cursor.meets_end(self.state, len(entries), done.size)
-            self.state.s[READ_POSITION] = self.state.s[MARK_DELETE] + 1
-            cursor.moved_by_read(self.state, stored[-1])
-            if meets_end:
-                cursor.read_to_end(self.state)
             self._position_sure = not self._reads and not self._reads_overlap
-        elif not entries:
-            if done.start is not None:
-                # A read that waits at the end of the topic goes on from where it was issued, also behind a rewind, and
-                # moves the read position there (ManagedCursorImpl.checkForNewEntries).
-                self.state.s[READ_POSITION] = done.start
-            cursor.read_to_end(self.state)
         if rules.is_read_for_another(done.consumer, self.active):
             return ReadResult(None, True, self._rewind_and_notify())
         return ReadResult(tuple(entry for entry in entries if self._in_ranges(entry)))
@@ -507,9 +489,7 @@ class SingleActiveDispatcher:
 
     def hears_redelivery(self, consumer: int) -> bool:
         """True if a redelivery request of this consumer would take effect now."""
-        return rules.only_the_active_is_served(consumer, self.active) and not (
-            self.delay_running and rules.delay_holds_flow()
-        )
+        return rules.is_heard(consumer, self.active, self.delay_running)
 
     # --- the window of the log -----------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ Source: PersistentDispatcherSingleActiveConsumer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from math import ceil
 
+from dispatch_core.arrays.jit import compiled_with_caller
+from dispatch_core.broker.gates import lacks_permits
 from dispatch_core.errors import DispatchAuditError
 
 Notified = tuple[tuple[int, int], ...]  # (consumer that is notified, consumer that is active)
@@ -31,13 +33,16 @@ class Pick:
     notified: Notified = ()
 
 
-class ActiveChange(Enum):
+class ActiveChange(IntEnum):
     """The first step of an active-consumer change."""
 
-    WAITS_FOR_READ = "a running read will complete for the wrong consumer"
-    AT_ONCE = "rewinds now"
-    DELAY_STARTS = "the failover delay starts"
-    DELAY_RUNS = "a delay is running already and will find the new consumer"
+    WAITS_FOR_READ = 0  # a running read will complete for the wrong consumer
+    AT_ONCE = 1  # rewinds now
+    DELAY_STARTS = 2
+    DELAY_RUNS = 3  # a delay is running already and will find the new consumer
+
+
+_WAITS_FOR_READ, _AT_ONCE, _DELAY_STARTS, _DELAY_RUNS = map(int, ActiveChange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,19 @@ class ReadResult:
 # --- decisions, by name ----------------------------------------------------------------------------------------------
 
 
+@compiled_with_caller
 def delay_holds_flow() -> bool:
     """True: while the failover delay runs, flow and redelivery requests trigger nothing (internalConsumerFlow)."""
     return True
 
 
+@compiled_with_caller
 def delay_holds_reads() -> bool:
     """False: the failover delay does not hold the read after a written batch (dispatchEntriesToConsumer)."""
     return False
 
 
+@compiled_with_caller
 def is_read_for_another(reader: int, active: int | None) -> bool:
     """True if a read completes for another than the active consumer: it is dropped (readEntriesComplete).
 
@@ -75,6 +83,7 @@ def is_read_for_another(reader: int, active: int | None) -> bool:
     return reader != active
 
 
+@compiled_with_caller
 def only_the_active_is_served(consumer: int, active: int | None) -> bool:
     """True if a consumer's flow, redelivery requests and reads count: those of the active consumer only.
 
@@ -86,16 +95,50 @@ def only_the_active_is_served(consumer: int, active: int | None) -> bool:
     return consumer == active
 
 
-def disowned(epoch: int, newest_epoch: int, *, epochs: bool) -> bool:
+@compiled_with_caller
+def is_heard(consumer: int, active: int | None, delay_runs: bool) -> bool:
+    """True if a redelivery request of a consumer takes effect now, and its flow command makes a read if none is pending."""
+    return only_the_active_is_served(consumer, active) and not (delay_runs and delay_holds_flow())
+
+
+@compiled_with_caller
+def may_read(consumer: int, active: int | None, pending: bool, delay_runs: bool, permits: int) -> bool:
+    """True if a read attempt for a consumer issues a read (readMoreEntries).
+
+    >>> may_read(1, 1, False, False, 5), may_read(1, 1, True, False, 5), may_read(1, 1, False, False, 0)
+    (True, False, False)
+    """
+    if pending or not only_the_active_is_served(consumer, active) or (delay_runs and delay_holds_reads()):
+        return False
+    return not lacks_permits(permits)
+
+
+@compiled_with_caller
+def step_of_change(pending: bool, delayed: bool, delay_runs: bool) -> int:
+    """Return the first step of an active-consumer change, an ``ActiveChange``; ``delayed``: the setting has a delay.
+
+    >>> step_of_change(True, False, False) == ActiveChange.WAITS_FOR_READ
+    True
+    """
+    if pending:
+        return _WAITS_FOR_READ
+    if not delayed:
+        return _AT_ONCE
+    return _DELAY_RUNS if delay_runs else _DELAY_STARTS
+
+
+@compiled_with_caller
+def disowned(epoch: int, newest_epoch: int, epochs: bool) -> bool:
     """True if a redelivery request has replaced a read by a newer one: its completion is ignored (``epochs``: #26174).
 
-    >>> disowned(1, 2, epochs=True), disowned(1, 2, epochs=False), disowned(2, 2, epochs=True)
+    >>> disowned(1, 2, True), disowned(1, 2, False), disowned(2, 2, True)
     (True, False, False)
     """
     return epochs and epoch != newest_epoch
 
 
-def read_size(permits: int, batch_size: int, *, writable: bool = True, per_entry: int = 0) -> int:
+@compiled_with_caller
+def read_size(permits: int, batch_size: int, writable: bool = True, per_entry: int = 0) -> int:
     """Return the number of entries that a read asks for (calculateToRead).
 
     ``per_entry``: average messages per entry with ``preciseDispatcherFlowControl``, 0 without. A connection that is not

@@ -27,6 +27,7 @@ from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.hunt import causes, promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
+from dispatch_core.hunt.failover_steps import FailoverRules
 from dispatch_core.hunt.replayed import Replay
 from dispatch_core.hunt.search import LONGEST, SHORTEST, AnyHunter, Find, Hunter
 from dispatch_core.hunt.world import MAX_ENTRIES
@@ -304,9 +305,9 @@ class FailoverPlayer(WrittenLog, Player):
         return read.waits and not self._readable(int(self.core.state.s[st_.READ_POSITION]))
 
     def _attempt(self) -> None:
-        if self.core.attempt_read(self.core.active) is None:
-            return
         start = int(self.core.state.s[st_.READ_POSITION])
+        if self.core.attempt_read(self.core.active, start=start) is None:
+            return
         waits = not self._readable(start)
         if waits and any(self._waits(read) for read in self._reads):
             self.core.fail_read()
@@ -462,15 +463,14 @@ class PlainHunter(AnyHunter):
         super().__init__(pass_over)
         self.profile = profile
         self.keys = KEYS
-        self._played = self._steps = 0
+        self._played = 0
         self._wanted = frozenset(wanted)
         self._random = random.Random(seed)  # noqa: S311 - no secret
         kinds = _NOT_OF_FAILOVER if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else ()
         self._choices = [
             step for step in s_.all_steps(keys=1, groups=groups) if s_.kind_of(step) not in kinds
         ]
-        self._cause = ""
-        self._compiled = Hunter(profile, KEYS * s_.KEYS) if profile.is_shared else None
+        self._rules = Hunter(profile, KEYS * s_.KEYS) if profile.is_shared else FailoverRules(profile, TOPIC)
 
     @property
     def played(self) -> int:
@@ -479,28 +479,16 @@ class PlainHunter(AnyHunter):
 
     @property
     def steps(self) -> int:
-        """Steps of the schedules played so far."""
-        return self._steps
+        """Steps taken so far, of clients and of the broker."""
+        return self._rules.steps
 
     def play(self, steps: Sequence[int]) -> Find | None:
         """See ``AnyHunter.play``."""
-        self._steps += len(steps)
-        if self._compiled is not None:
-            find = self._compiled.play(steps)
-            self._cause = "" if find is None else self._compiled.cause_of(find)
-            return find
-        player = player_of(self.profile, steps)
-        if player.broken is None:
-            player.settle()
-            player.check()
-        if player.broken is None:
-            return None
-        promise, entry, number, self._cause = player.broken
-        return Find(promise, tuple(steps), entry, number)
+        return self._rules.play(steps)
 
     def cause_of(self, find: Find) -> str:
         """See ``AnyHunter.cause_of``."""
-        return self._cause
+        return self._rules.cause_of(find)
 
     def random(self) -> Find | None:
         """Play random schedules until one breaks a promise that is wanted; ``None`` after ``AT_ONCE`` that do not."""
@@ -512,7 +500,7 @@ class PlainHunter(AnyHunter):
                 continue
             if not self._is_passed_over(find):
                 return find
-            self.passed_over[self._cause] += 1
+            self.passed_over[self.cause_of(find)] += 1
         return None
 
 

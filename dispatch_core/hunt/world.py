@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +121,7 @@ def new_world(names: int, id_of_key: npt.NDArray[Any]) -> World:
     )
 
 
-Arrays = TypeVar("Arrays", bound=NamedTuple)
+W = TypeVar("W", bound=tuple[npt.NDArray[Any], ...])
 
 #: Arrays whose values mean nothing between two steps.
 _SCRATCH: Final = frozenset(
@@ -135,18 +135,19 @@ _SCRATCH: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
+class Arena(Generic[W]):
     """A state and a world in one buffer of 64-bit words; ``matters``: 0 where a word is scratch, else all bits set."""
 
     state: State
-    world: World
+    world: W
     words: I64
     matters: I64
 
 
-def arena(state: State, world: World) -> Arena:
-    """Copy the arrays of a state and a world into one buffer."""
-    named = [*state._asdict().items(), *world._asdict().items()]
+def arena(state: State, world: W) -> Arena[W]:
+    """Copy the arrays of a state and a world, a ``NamedTuple`` of arrays, into one buffer."""
+    names: tuple[str, ...] = world._fields  # type: ignore[attr-defined]
+    named = [*state._asdict().items(), *zip(names, world, strict=True)]
     sizes = [-(-array.nbytes // 8) for _, array in named]
     words = np.zeros(sum(sizes), np.int64)
     matters = np.zeros(len(words), np.int64)
@@ -160,12 +161,12 @@ def arena(state: State, world: World) -> Arena:
         at += size
     own = len(state)
     matters[st_.STAMP] = 0  # the scalars of the state come first
-    return Arena(State(*views[:own]), World(*views[own:]), words, matters)
+    return Arena(State(*views[:own]), type(world)(*views[own:]), words, matters)
 
 
 def fresh(
     prototype: State, names: int, id_of_key: npt.NDArray[Any], rules: Sequence[tuple[int, int]]
-) -> Arena:
+) -> Arena[World]:
     """Make the arena of a hunt from the empty state of a dispatcher.
 
     ``id_of_key``: hash id of each key. ``rules``: scalars of the world that a profile sets.

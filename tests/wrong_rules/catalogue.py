@@ -214,14 +214,14 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "read_stops_at_its_last_entry": edit(
         "a read that found nothing more leaves the acknowledged entries at the end of the topic unread",
-        "single_active:SingleActiveDispatcher.read_done",
-        "cursor.meets_end(self.state, len(entries), done.size)",
+        "cursor:moved_by_result",
+        "meets_end(st, count, size)",
         "False",
     ),
     "empty_read_stays": edit(
         "a read that finds only acknowledged entries leaves the read position in front of them",
-        "single_active:SingleActiveDispatcher.read_done",
-        "elif not entries:",
+        "cursor:moved_by_result",
+        "elif count == 0:",
         "elif False:",
     ),
     "first_read_has_its_size": edit(

@@ -129,8 +129,8 @@ WRONG_CHOICES: Final[dict[str, WrongRule]] = {
     ),
     "failover_without_delay": edit(
         "an active-consumer change rewinds at once",
-        "single_active:SingleActiveDispatcher.begin_active_change",
-        "if not self._delayed:",
+        "single_active_rules:step_of_change",
+        "if not delayed:",
         "if True:",
     ),
     "failover_without_rewind": edit(

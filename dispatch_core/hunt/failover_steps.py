@@ -1,0 +1,659 @@
+"""Take the steps of a schedule on a Failover subscription: its rules, in the order in which the threads of the broker call them.
+
+Data plane. Who becomes active is asked of the selector once for each list of consumers (``ActiveConsumers``). Every other
+decision is made by functions that ``SingleActiveDispatcher`` calls, too. A consumer is the number of its connection, from 1
+on; 0 = nobody. A step that is not possible changes nothing.
+
+Source: PersistentDispatcherSingleActiveConsumer, AbstractDispatcherSingleActiveConsumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inside
+from dispatch_core.arrays.structs import by_address
+from dispatch_core.broker import cursor, cursor_moves
+from dispatch_core.broker import single_active_rules as rules
+from dispatch_core.broker import state as st_
+from dispatch_core.broker.permits import average_after, messages_per_entry
+from dispatch_core.broker.profiles import FailoverRule, Profile
+from dispatch_core.broker.selectors import failover
+from dispatch_core.broker.state import I64, WIDE, State
+from dispatch_core.hunt import promises
+from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt.broker_steps import BROKEN, DONE, IMPOSSIBLE, LAST_ROUNDS
+from dispatch_core.hunt.search import Find
+from dispatch_core.hunt.world import MAX_ENTRIES, arena
+
+#: Connections of a schedule; more than a schedule has steps, and room for those that connect again in the end.
+MAX_CONSUMERS: Final = 64
+#: Reads in flight: more than one where redelivery requests have replaced some.
+MAX_READS: Final = 32
+_LEVELS: Final = 2
+_MANY_PERMITS: Final = 10
+_AT_ONCE: Final = int(rules.ActiveChange.AT_ONCE)
+_DELAY_STARTS: Final = int(rules.ActiveChange.DELAY_STARTS)
+
+# scalars
+NODE: Final = 0  # of the list of consumers
+STORED: Final = 1  # entries
+JOINED: Final = 2  # connections that there were
+ACTIVE: Final = 3
+DELAY_RUNS: Final = 4  # readOnActiveConsumerTask
+PENDING: Final = 5  # havePendingRead
+EPOCH: Final = 6
+READS: Final = 7  # in flight
+WAS_BROKEN: Final = 8  # the promise that is broken, 0 = none
+AT_ENTRY: Final = 9
+AT_CONSUMER: Final = 10
+TO_THE_SAME: Final = 11  # the entry was pending on the same consumer
+AWAY: Final = 12  # names that resets have disconnected
+# rules of the profile
+DELAYED: Final = 13
+BATCH_SIZE: Final = 14
+PRECISE: Final = 15
+EPOCHS: Final = 16  # see ``rules.disowned``
+EMPTY_WHEN_WAITED: Final = 17  # a read that waited comes back empty (before #24898)
+PARTS: Final = 18  # clients acknowledge single messages of a batch …
+BATCH_INDEX_ACKS: Final = 19  # … and the broker takes that
+MOST_CONSUMERS: Final = 20  # maxConsumersPerSubscription; 0 = no limit
+N_SCALARS: Final = 21
+
+
+@by_address
+class FailoverWorld(NamedTuple):
+    """The dispatcher besides its cursor, its clients, and reads in flight, oldest first.
+
+    ``number_of_name``: 0 = not connected. ``name_of``: of each connection. ``away``: names that resets have disconnected.
+    ``holder``: the connection that was sent an entry last. ``parts``: messages of an entry that clients have acknowledged of a
+    batch; ``left``: its batch indexes that the cursor has as not acknowledged, as bits, 0 = all. ``reader``, ``epoch``,
+    ``size``, ``began``, ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``waited``: as the cursor does, the read
+    position when the read was issued, and that nothing was there.
+    """
+
+    w: I64
+    number_of_name: I64
+    name_of: I64
+    away: I64
+    holder: I64
+    parts: I64
+    left: I64
+    reader: I64
+    epoch: I64
+    size: I64
+    began: I64
+    overtaken: I64
+    start: I64
+    waited: I64
+    entries: I64
+
+
+@by_address
+class ActiveConsumers(NamedTuple):
+    """Who becomes active, by lists of consumers with their priority levels, in the dispatcher's order: the *nodes*.
+
+    ``joined``: the node after a name has joined with a level; ``left``: after a name has left; ``chosen``: after the choice of
+    the active consumer, which sorts the list; ``active``: the name that is chosen, -1 = nobody is connected.
+    """
+
+    joined: I64
+    left: I64
+    chosen: I64
+    active: I64
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def play(
+    st: State,
+    world: FailoverWorld,
+    choice: ActiveConsumers,
+    words: I64,
+    empty: I64,
+    steps: I64,
+    report: I64,
+) -> int:
+    """Play steps and let everything settle, see ``search.play``; ``report``: counts steps that were possible."""
+    for at in range(len(words)):
+        words[at] = empty[at]
+    w = world.w
+    for number in steps:
+        if take(st, world, choice, number) != IMPOSSIBLE:
+            report[0] += 1
+        if w[WAS_BROKEN] != promises.KEPT:
+            return BROKEN
+    report[0] += 1
+    return settle(st, world, choice)
+
+
+@compiled_inside
+def take(st: State, world: FailoverWorld, choice: ActiveConsumers, number: int) -> int:
+    """Take a step; returns whether it was possible: ``DONE`` or ``IMPOSSIBLE``."""
+    kind, name = s_.kind_of(number), s_.name_of(number)
+    if kind in (s_.STORE, s_.STORE_BATCH):
+        return store(st, world, s_.BATCH if kind == s_.STORE_BATCH else 1)
+    if kind in (s_.CLEAR, s_.SKIP):
+        return move_forward(st, world, kind == s_.CLEAR)
+    if kind == s_.RESET:
+        return reset(st, world, choice)
+    if kind == s_.READ:
+        return complete_read(st, world)
+    if kind == s_.TIMER:
+        return end_delay(st, world)
+    if name >= len(world.number_of_name):
+        return IMPOSSIBLE
+    consumer = world.number_of_name[name]
+    if kind in (s_.JOIN, s_.JOIN_LOW):
+        if consumer != 0:
+            return IMPOSSIBLE
+        if kind == s_.JOIN:
+            return join(st, world, choice, name, s_.PERMITS[s_.detail_of(number)], 0)
+        return join(st, world, choice, name, s_.PERMITS_LOW, 1)
+    if consumer == 0:
+        return IMPOSSIBLE
+    if kind == s_.LEAVE:
+        leave(st, world, choice, name, False)
+        return DONE
+    if kind == s_.FLOW:
+        grant(st, world, consumer, 1)
+        return DONE
+    if kind in (s_.NACK_FIRST, s_.NACK_ALL):
+        return request(st, world, consumer)
+    return acknowledge(st, world, kind, consumer)
+
+
+@compiled_inside
+def store(st: State, world: FailoverWorld, messages: int) -> int:
+    """Store an entry; a read that waits can complete then."""
+    w = world.w
+    if w[STORED] == MAX_ENTRIES:
+        return IMPOSSIBLE
+    st.num_messages[w[STORED]] = messages
+    w[STORED] += 1
+    return DONE
+
+
+@compiled_inside
+def join(
+    st: State, world: FailoverWorld, choice: ActiveConsumers, name: int, permits: int, level: int
+) -> int:
+    """Let a consumer join: the choice of the active one, then its first permits."""
+    w = world.w
+    if w[JOINED] + 1 == MAX_CONSUMERS or is_busy(world):
+        return IMPOSSIBLE
+    w[JOINED] += 1
+    consumer = w[JOINED] + WIDE
+    world.number_of_name[name] = consumer
+    world.name_of[consumer] = name
+    w[NODE] = choice.joined[(w[NODE] * len(world.number_of_name) + name) * _LEVELS + level]
+    choose_active(st, world, choice)
+    grant(st, world, consumer, permits)
+    return DONE
+
+
+@compiled_inside
+def is_busy(world: FailoverWorld) -> bool:
+    """Check whether the subscription has as many consumers as it may."""
+    connected = 0
+    for name in range(len(world.number_of_name)):
+        connected += int(world.number_of_name[name] != 0)
+    return 0 < world.w[MOST_CONSUMERS] <= connected
+
+
+@compiled_inside
+def leave(st: State, world: FailoverWorld, choice: ActiveConsumers, name: int, by_reset: bool) -> None:
+    """Let a consumer leave: the active one is chosen again, unless a reset disconnects it or nobody is left."""
+    w = world.w
+    consumer = world.number_of_name[name]
+    world.number_of_name[name] = 0
+    for entry in range(w[STORED]):
+        if world.holder[entry] == consumer:
+            world.holder[entry] = 0
+    w[NODE] = choice.left[w[NODE] * len(world.number_of_name) + name]
+    if choice.active[w[NODE]] < 0:
+        w[ACTIVE] = 0
+    elif cursor_moves.chooses_active_consumer(by_reset):
+        choose_active(st, world, choice)
+        return
+    if w[PENDING] == 1:
+        cancel_read(st, world)
+
+
+@compiled_inside
+def choose_active(st: State, world: FailoverWorld, choice: ActiveConsumers) -> None:
+    """Choose the active consumer; if it is another one, a change begins (pickAndScheduleActiveConsumer)."""
+    w = world.w
+    active = world.number_of_name[choice.active[w[NODE]]]
+    w[NODE] = choice.chosen[w[NODE]]
+    if active == w[ACTIVE]:
+        return
+    w[ACTIVE] = active
+    if w[PENDING] == 1:
+        cancel_read(st, world)
+    step = rules.step_of_change(w[PENDING] == 1, w[DELAYED] == 1, w[DELAY_RUNS] == 1)
+    if step == _AT_ONCE:
+        cursor.rewind(st)
+        attempt(st, world)
+    elif step == _DELAY_STARTS:
+        w[DELAY_RUNS] = 1
+
+
+@compiled_inside
+def end_delay(st: State, world: FailoverWorld) -> int:
+    """End the failover delay: the cursor rewinds, and a read is attempted."""
+    if world.w[DELAY_RUNS] == 0:
+        return IMPOSSIBLE
+    world.w[DELAY_RUNS] = 0
+    cursor.rewind(st)
+    attempt(st, world)
+    return DONE
+
+
+# --- commands of clients ---------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def grant(st: State, world: FailoverWorld, consumer: int, permits: int) -> None:
+    """Count permits; those of the active consumer make a read."""
+    w = world.w
+    st.permits[consumer] += permits
+    if w[PENDING] == 0 and rules.is_heard(consumer, w[ACTIVE], w[DELAY_RUNS] == 1):
+        attempt(st, world)
+
+
+@compiled_inside
+def request(st: State, world: FailoverWorld, consumer: int) -> int:
+    """Request everything again: the client drops what it has, and the cursor rewinds for the active consumer."""
+    w = world.w
+    for entry in range(w[STORED]):
+        if world.holder[entry] == consumer:
+            world.holder[entry] = 0
+    if rules.is_heard(consumer, w[ACTIVE], w[DELAY_RUNS] == 1):
+        forget_waiting_read(st, world)
+        w[PENDING] = 0
+        cursor.rewind(st)
+        attempt(st, world)
+    return DONE
+
+
+@compiled_inside
+def acknowledge(st: State, world: FailoverWorld, kind: int, consumer: int) -> int:
+    """Acknowledge entries that a consumer holds: the first or the last one, all up to the last, a part of the first."""
+    first, last = -1 + WIDE, -1 + WIDE
+    for entry in range(world.w[STORED]):
+        if world.holder[entry] == consumer:
+            first = entry + WIDE if first < 0 else first
+            last = entry + WIDE
+    if first < 0:
+        return IMPOSSIBLE
+    if kind == s_.ACK_PART:
+        return acknowledge_part(st, world, first)
+    if kind == s_.ACK_UP_TO:
+        acknowledge_up_to(st, world, last)
+        return DONE
+    if kind not in (s_.ACK_FIRST, s_.ACK_LAST):  # of other types of subscriptions
+        return IMPOSSIBLE
+    acknowledge_entry(st, world, first if kind == s_.ACK_FIRST else last)
+    return DONE
+
+
+@compiled_inside
+def acknowledge_entry(st: State, world: FailoverWorld, entry: int) -> None:
+    """Acknowledge an entry."""
+    world.left[entry] = 0
+    cursor.acknowledge(st, entry)
+    world.holder[entry] = 0
+
+
+@compiled_inside
+def acknowledge_up_to(st: State, world: FailoverWorld, entry: int) -> None:
+    """Acknowledge cumulatively: what others hold up to there is acknowledged, too."""
+    for earlier in range(entry + 1):
+        world.left[earlier] = 0
+        world.holder[earlier] = 0
+    cursor.acknowledge_up_to(st, entry)
+
+
+@compiled_inside
+def acknowledge_part(st: State, world: FailoverWorld, entry: int) -> int:
+    """Acknowledge the next message of a batch of which more are left."""
+    w = world.w
+    acked = world.parts[entry] + 1
+    if w[PARTS] == 0 or acked >= st.num_messages[entry]:
+        return IMPOSSIBLE
+    world.parts[entry] = acked
+    if w[BATCH_INDEX_ACKS] == 0:
+        return DONE
+    every = (1 << st.num_messages[entry]) - 1
+    known = world.left[entry] if world.left[entry] != 0 else every
+    world.left[entry] = known & (every ^ ((1 << acked) - 1))
+    return DONE
+
+
+@compiled_inside
+def move_forward(st: State, world: FailoverWorld, clears: bool) -> int:
+    """Clear the backlog, or skip its first entry."""
+    stored = world.w[STORED] + WIDE
+    first = first_left(st, world)
+    if first == stored:
+        return IMPOSSIBLE
+    cursor_moves.pass_entries(st, stored - 1 if clears else first)
+    for entry in range(st.s[st_.MARK_DELETE] + 1):
+        world.left[entry] = 0
+    return DONE
+
+
+@compiled_inside
+def reset(st: State, world: FailoverWorld, choice: ActiveConsumers) -> int:
+    """Reset the cursor to the first entry: the active consumer is disconnected before, and the others stay.
+
+    Nobody else becomes active until a consumer joins or leaves; what is read until then goes to the one that is gone.
+    """
+    w = world.w
+    if w[STORED] == 0:
+        return IMPOSSIBLE
+    for name in range(len(world.number_of_name)):
+        if w[ACTIVE] != 0 and world.number_of_name[name] == w[ACTIVE]:
+            if w[AWAY] < len(world.away):
+                world.away[w[AWAY]] = name
+                w[AWAY] += 1
+            leave(st, world, choice, name, True)
+            break
+    cursor_moves.reset(st, 0)
+    for entry in range(w[STORED]):
+        world.left[entry] = world.parts[entry] = 0
+    return DONE
+
+
+# --- reads -----------------------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def first_left(st: State, world: FailoverWorld) -> int:
+    """Return the first stored entry that is not acknowledged, or the number of entries if there is none."""
+    return min(cursor.first_left(st, st.s[st_.MARK_DELETE] + 1), world.w[STORED])
+
+
+@compiled_inside
+def is_readable(st: State, world: FailoverWorld) -> bool:
+    """Check whether there is an entry for a read from the read position on."""
+    return cursor.first_left(st, st.s[st_.READ_POSITION] + WIDE) < world.w[STORED]
+
+
+@compiled_inside
+def waiting_read(st: State, world: FailoverWorld) -> int:
+    """Return the oldest read that waits for an entry that is not stored yet, or -1."""
+    if is_readable(st, world):
+        return -1 + WIDE
+    for at in range(world.w[READS]):
+        if world.waited[at] == 1:
+            return at + WIDE
+    return -1 + WIDE
+
+
+@compiled_inside
+def attempt(st: State, world: FailoverWorld) -> None:
+    """Attempt a read for the active consumer; it fails where another one waits (ConcurrentWaitCallbackException)."""
+    w = world.w
+    active = w[ACTIVE] + WIDE
+    if active == 0 or w[READS] == MAX_READS:
+        return
+    if not rules.may_read(active, active, w[PENDING] == 1, w[DELAY_RUNS] == 1, st.permits[active]):
+        return
+    w[EPOCH] += 1
+    waits = not is_readable(st, world)
+    if waits and waiting_read(st, world) >= 0:
+        return
+    per_entry = max(messages_per_entry(st.average[active]), 1) if w[PRECISE] == 1 else 0
+    at = w[READS]
+    world.reader[at], world.epoch[at], world.overtaken[at] = active, w[EPOCH], 0
+    world.size[at] = rules.read_size(st.permits[active], w[BATCH_SIZE], True, per_entry)
+    world.began[at] = world.start[at] = st.s[st_.READ_POSITION]
+    world.waited[at] = int(waits)
+    w[READS] += 1
+    w[PENDING] = 1
+
+
+@compiled_inside
+def cancel_read(st: State, world: FailoverWorld) -> None:
+    """Cancel the pending read if it waits; else it will complete."""
+    if forget_waiting_read(st, world):
+        world.w[PENDING] = 0
+
+
+@compiled_inside
+def forget_waiting_read(st: State, world: FailoverWorld) -> bool:
+    """Forget a read that waits, if there is one; the dispatcher takes it for one that was overtaken, else the newest one."""
+    waiting = waiting_read(st, world)
+    if waiting < 0:
+        return False
+    known = world.w[READS] - 1
+    for at in range(world.w[READS] - 1, -1, -1):
+        if world.overtaken[at] == 1:
+            known = at
+    remove_read(world, known, waiting)
+    return True
+
+
+@compiled_inside
+def remove_read(world: FailoverWorld, known: int, at_cursor: int) -> None:
+    """Remove a read: its place among those that the dispatcher knows, and among those of the cursor."""
+    world.w[READS] -= 1
+    for at in range(known, world.w[READS]):
+        world.reader[at], world.epoch[at] = world.reader[at + 1], world.epoch[at + 1]
+        world.size[at], world.overtaken[at] = world.size[at + 1], world.overtaken[at + 1]
+        world.began[at] = world.began[at + 1]
+    for at in range(at_cursor, world.w[READS]):
+        world.start[at], world.waited[at] = world.start[at + 1], world.waited[at + 1]
+
+
+@compiled_inside
+def complete_read(st: State, world: FailoverWorld) -> int:
+    """Complete the oldest read that does not wait, and dispatch its entries (readEntriesComplete)."""
+    w = world.w
+    at = 0
+    readable = is_readable(st, world)
+    while at < w[READS] and world.waited[at] == 1 and not readable:
+        at += 1
+    if at == w[READS]:
+        return IMPOSSIBLE
+    reader, epoch, size, began = world.reader[at], world.epoch[at], world.size[at], world.began[at]
+    count = 0
+    if world.waited[at] == 0 or w[EMPTY_WHEN_WAITED] == 0:
+        start = st.s[st_.READ_POSITION] if world.waited[at] == 1 else world.start[at]
+        for entry in range(start, w[STORED]):
+            if st.deleted[entry] == 0 and count < size:
+                world.entries[count] = entry
+                count += 1
+    for earlier in range(at):
+        world.overtaken[earlier] = 1
+    remove_read(world, at, at)
+    if rules.disowned(epoch, w[EPOCH], w[EPOCHS] == 1):
+        return DONE
+    w[PENDING] = 0
+    last = world.entries[count - 1] if count > 0 else -1
+    cursor.moved_by_result(st, last, count, size, began)
+    if rules.is_read_for_another(reader, w[ACTIVE]):
+        cursor.rewind(st)
+    elif count > 0:
+        send(st, world, count)
+    attempt(st, world)
+    return DONE
+
+
+@compiled_inside
+def send(st: State, world: FailoverWorld, count: int) -> None:
+    """Send ``count`` entries to the active consumer, and check that they are pending on nobody."""
+    w = world.w
+    active = w[ACTIVE] + WIDE
+    messages, acked = WIDE, WIDE
+    for i in range(count):
+        entry = world.entries[i]
+        messages += st.num_messages[entry]
+        if world.left[entry] != 0:
+            for index in range(st.num_messages[entry]):
+                acked += int((world.left[entry] >> index) & 1 == 0)
+    st.average[active] = average_after(st.average[active], messages, count)
+    st.permits[active] += acked - messages
+    if world.number_of_name[world.name_of[active]] != active:
+        return  # a reset has disconnected it, and nobody else is active
+    for i in range(count):
+        entry = world.entries[i]
+        if world.holder[entry] != 0 and w[WAS_BROKEN] == promises.KEPT:
+            w[WAS_BROKEN] = promises.DOUBLE_OUTSTANDING
+            w[AT_ENTRY], w[AT_CONSUMER] = entry, active
+            w[TO_THE_SAME] = int(world.holder[entry] == active)
+        world.holder[entry] = active
+
+
+# --- the end of a schedule -------------------------------------------------------------------------------------------
+
+
+@compiled_inside
+def settle(st: State, world: FailoverWorld, choice: ActiveConsumers) -> int:
+    """Let clients acknowledge all and grant permits, and reads complete, until nothing moves.
+
+    The clients that resets have disconnected connect again before.
+    """
+    w = world.w
+    for at in range(w[AWAY]):
+        if world.number_of_name[world.away[at]] == 0:
+            join(st, world, choice, world.away[at], _MANY_PERMITS, 0)
+    for _ in range(LAST_ROUNDS):
+        for consumer in range(1, w[JOINED] + 1):
+            if world.number_of_name[world.name_of[consumer]] == consumer:
+                for entry in range(w[STORED]):
+                    if world.holder[entry] == consumer:
+                        acknowledge_entry(st, world, entry)
+                if st.permits[consumer] < 1:
+                    grant(st, world, consumer, _MANY_PERMITS)
+        end_delay(st, world)
+        complete_read(st, world)
+        if w[WAS_BROKEN] != promises.KEPT:
+            return BROKEN
+        if first_left(st, world) == w[STORED]:
+            return DONE
+    for consumer in range(1, w[JOINED] + 1):
+        if world.number_of_name[world.name_of[consumer]] == consumer:
+            w[WAS_BROKEN], w[AT_ENTRY], w[AT_CONSUMER] = promises.STUCK, first_left(st, world), consumer
+            return BROKEN
+    return DONE
+
+
+# --- control plane ---------------------------------------------------------------------------------------------------
+
+
+class FailoverRules:
+    """Plays schedules on the rules of a profile, as ``search.Hunter`` does for types with several consumers at a time.
+
+    The consumer whose name comes first is the active one: that of partition 0.
+    """
+
+    def __init__(self, profile: Profile, topic: str) -> None:
+        one_each = np.ones(MAX_ENTRIES, np.int32)
+        state = st_.new_state(np.zeros(MAX_ENTRIES, np.int32), one_each, 1, MAX_CONSUMERS)
+        self._arena = arena(state, new_world(profile))
+        self._empty = self._arena.words.copy()
+        self._choice = active_consumers(profile, [f"c{number + 1}" for number in range(s_.NAMES)], topic)
+        self._report = np.zeros(1, np.int64)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far, of clients and of the broker."""
+        return int(self._report[0])
+
+    def play(self, steps: Sequence[int]) -> Find | None:
+        """Play one schedule; returns the promise that it breaks, if it breaks any."""
+        a, numbers = self._arena, np.array(steps, np.int64)
+        if play(a.state, a.world, self._choice, a.words, self._empty, numbers, self._report) != BROKEN:
+            return None
+        w = a.world.w.tolist()
+        return Find(w[WAS_BROKEN], tuple(steps), w[AT_ENTRY], w[AT_CONSUMER])
+
+    def cause_of(self, find: Find) -> str:
+        """Return the cause of the schedule played last."""
+        if find.promise == promises.STUCK:
+            return "no_read"
+        return "replayed_again" if self._arena.world.w[TO_THE_SAME] else "active_change"
+
+
+def new_world(profile: Profile) -> FailoverWorld:
+    """Make the world of a dispatcher that nobody has connected to."""
+    settings, changes = profile.settings, profile.changes
+    takes_parts = settings.get("acknowledgmentAtBatchIndexLevelEnabled", "batch_index_ack_default" in changes)
+    values = {
+        DELAYED: profile.number("activeConsumerFailoverDelayTimeMillis") > 0,
+        BATCH_SIZE: profile.number("dispatcherMaxReadBatchSize"),
+        PRECISE: bool(settings.get("preciseDispatcherFlowControl", False)),
+        EPOCHS: "failover_read_epoch" in changes,
+        EMPTY_WHEN_WAITED: "waiting_read_gets_entries" not in changes,
+        PARTS: bool(settings.get("acknowledgmentAtBatchIndexLevelEnabled")),
+        BATCH_INDEX_ACKS: bool(takes_parts),
+        MOST_CONSUMERS: int(settings.get("maxConsumersPerSubscription", 0)),
+    }
+    w = np.zeros(N_SCALARS, np.int64)
+    for at, value in values.items():
+        w[at] = int(value)
+    sizes = {
+        **dict.fromkeys(("number_of_name",), s_.NAMES),
+        **dict.fromkeys(("name_of", "away"), MAX_CONSUMERS),
+        **dict.fromkeys(("holder", "parts", "left", "entries"), MAX_ENTRIES),
+        **dict.fromkeys(("reader", "epoch", "size", "began", "overtaken", "start", "waited"), MAX_READS),
+    }
+    return FailoverWorld(w=w, **{name: np.zeros(size, np.int64) for name, size in sizes.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A list of consumers: their names, by number, and priority levels."""
+
+    consumers: tuple[tuple[int, int], ...]
+
+    def without(self, name: int) -> _Node:
+        """Return the list when a name has left."""
+        return _Node(tuple(consumer for consumer in self.consumers if consumer[0] != name))
+
+
+def active_consumers(profile: Profile, names: Sequence[str], topic: str) -> ActiveConsumers:
+    """Ask the selector about every list of consumers that there can be."""
+    nodes: dict[_Node, int] = {}
+    found: list[_Node] = []
+
+    def number_of(node: _Node) -> int:
+        if node not in nodes:
+            nodes[node] = len(found)
+            found.append(node)
+        return nodes[node]
+
+    joined, left, chosen, active = [], [], [], []
+    number_of(_Node(()))
+    for node in found:  # it grows meanwhile
+        choice = _choice(profile, node, names, topic)
+        active.append(-1 if choice is None else choice.active)
+        levels = dict(node.consumers)
+        order = () if choice is None else choice.order
+        chosen.append(number_of(_Node(tuple((name, levels[name]) for name in order))))
+        for name in range(len(names)):
+            left.append(number_of(node.without(name)))
+            for level in range(_LEVELS):
+                joined.append(number_of(_Node((*node.without(name).consumers, (name, level)))))
+    return ActiveConsumers(*(np.array(table, np.int64) for table in (joined, left, chosen, active)))
+
+
+def _choice(profile: Profile, node: _Node, names: Sequence[str], topic: str) -> failover.Choice | None:
+    if not node.consumers:
+        return None
+    return failover.pick(
+        [failover.Candidate(name, names[name], level) for name, level in node.consumers],
+        partition_index=0,
+        topic=topic,
+        ring=profile.failover is FailoverRule.RING,
+    )
