@@ -39,8 +39,8 @@ from dispatch_core.broker.state import (
 def add_member(st: State, slot: int) -> None:
     """Add a consumer to the list; the first one finds a rewound cursor and an empty replay set (addConsumer).
 
-    The list is sorted by priority level, else by time of joining. A read that is still in flight would move the cursor again:
-    it is rewound when that read completes.
+    The list is sorted by priority level, else by time of joining. A read that is still in flight would move the cursor
+    again: it is rewound when that read completes.
 
     >>> from dispatch_core.broker.state import new_state
     >>> st = new_state(np.zeros(3, np.int32), np.ones(3, np.int32), n_hashes=1, n_consumers=2)

@@ -279,7 +279,7 @@ def _write(
         return None
     from dispatch_core.audit.catalogue import INPUT_QUALITY, KINDS
     from dispatch_core.cli.finding_files import write_files
-    from dispatch_core.hunt.plain import played
+    from dispatch_core.hunt.unkeyed import played
     from dispatch_core.minimize.same_finding import choose, findings_of
     from dispatch_core.recording.files import find_recordings
     from dispatch_core.recording.reader import read_recording

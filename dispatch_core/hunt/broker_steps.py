@@ -6,7 +6,7 @@ are called. A step that is not possible changes nothing.
 A read attempt follows at once where the broker triggers one. When the read completes is a step of its own, so clients act
 between a read and its round.
 
-Source: PersistentStickyKeyDispatcherMultipleConsumers(Classic) and PersistentDispatcherMultipleConsumers(Classic).addConsumer,
+Source: PersistentStickyKeyDispatcherMultipleConsumers(Classic), PersistentDispatcherMultipleConsumers(Classic): addConsumer,
 removeConsumer, readMoreEntries, trySendMessagesToConsumers; Consumer.flowPermits, individualAckNormal,
 redeliverUnacknowledgedMessages.
 """

@@ -5,7 +5,7 @@ interpreted (``NUMBA_DISABLE_JIT=1``): the same schedules, some hundred times sl
 ``MODULES``: how often each was called, and which ways its conditional jumps went. A *branch* is one way of such a jump: of
 an ``if``, a loop's end, an ``and``. Those of assertions do not count, as they always go one way.
 
-``broker_steps``, ``plain`` and ``replayed`` are the steps of clients and of the broker, the other modules its rules.
+``broker_steps`` and ``failover_steps`` are the steps of clients and of the broker, the other modules its rules.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ _SHARED_RULES: Final = (
     "broker.commands", "broker.cursor", "broker.gates", "broker.membership", "broker.pending_acks", "broker.permits",
     "broker.replay_set",
 )  # fmt: skip
+_OF_SHARED: Final = (
+    "hunt.broker_steps", *_SHARED_RULES, "broker.cursor_moves", "broker.read_loop", "broker.read_loop_classic",
+    "broker.round_robin",
+)  # fmt: skip
 #: Dispatcher → the modules that decide what it does, below ``dispatch_core``.
 MODULES: Final[Mapping[Dispatcher, tuple[str, ...]]] = {
     Dispatcher.KEY_SHARED: (
@@ -37,9 +41,11 @@ MODULES: Final[Mapping[Dispatcher, tuple[str, ...]]] = {
         "hunt.broker_steps", *_SHARED_RULES, "broker.cursor_moves", "broker.read_loop", "broker.read_loop_classic",
         "broker.ordering.read_position",
     ),
-    Dispatcher.SINGLE_ACTIVE: ("hunt.plain", "broker.single_active", "broker.single_active_rules"),
-    Dispatcher.SHARED: ("hunt.replayed", *_SHARED_RULES, "broker.multiple_consumers", "broker.shared"),
-    Dispatcher.SHARED_CLASSIC: ("hunt.replayed", *_SHARED_RULES, "broker.multiple_consumers", "broker.shared"),
+    Dispatcher.SINGLE_ACTIVE: (
+        "hunt.failover_steps", "broker.single_active_rules", "broker.cursor", "broker.cursor_moves",
+    ),
+    Dispatcher.SHARED: _OF_SHARED,
+    Dispatcher.SHARED_CLASSIC: _OF_SHARED,
 }  # fmt: skip
 _Trace = Callable[[FrameType, str, Any], Any]
 

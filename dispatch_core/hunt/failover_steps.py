@@ -1,4 +1,4 @@
-"""Take the steps of a schedule on a Failover subscription: its rules, in the order in which the threads of the broker call them.
+"""Take the steps of a schedule on a Failover subscription: the rules, in the order in which the broker's threads call them.
 
 Data plane. Who becomes active is asked of the selector once for each list of consumers (``ActiveConsumers``). Every other
 decision is made by functions that ``SingleActiveDispatcher`` calls, too. A consumer is the number of its connection, from 1
@@ -71,9 +71,9 @@ class FailoverWorld(NamedTuple):
     """The dispatcher besides its cursor, its clients, and reads in flight, oldest first.
 
     ``number_of_name``: 0 = not connected. ``name_of``: of each connection. ``away``: names that resets have disconnected.
-    ``holder``: the connection that was sent an entry last. ``parts``: messages of an entry that clients have acknowledged of a
-    batch; ``left``: its batch indexes that the cursor has as not acknowledged, as bits, 0 = all. ``reader``, ``epoch``,
-    ``size``, ``began``, ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``waited``: as the cursor does, the read
+    ``holder``: the connection that was sent an entry last. ``parts``: messages of a batch that clients have acknowledged;
+    ``left``: its batch indexes that the cursor has as not acknowledged, as bits, 0 = all. ``reader``, ``epoch``, ``size``,
+    ``began``, ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``waited``: as the cursor does, the read
     position when the read was issued, and that nothing was there.
     """
 
@@ -98,8 +98,8 @@ class FailoverWorld(NamedTuple):
 class ActiveConsumers(NamedTuple):
     """Who becomes active, by lists of consumers with their priority levels, in the dispatcher's order: the *nodes*.
 
-    ``joined``: the node after a name has joined with a level; ``left``: after a name has left; ``chosen``: after the choice of
-    the active consumer, which sorts the list; ``active``: the name that is chosen, -1 = nobody is connected.
+    ``joined``: the node after a name has joined with a level; ``left``: after a name has left; ``chosen``: after the choice
+    of the active consumer, which sorts the list; ``active``: the name that is chosen, -1 = nobody is connected.
     """
 
     joined: I64
@@ -119,9 +119,10 @@ def play(
     words: I64,
     empty: I64,
     steps: I64,
+    settles: bool,
     report: I64,
 ) -> int:
-    """Play steps and let everything settle, see ``search.play``; ``report``: counts steps that were possible."""
+    """Play steps, and settle if wanted, see ``search.play``; ``report``: counts steps that were possible."""
     for at in range(len(words)):
         words[at] = empty[at]
     w = world.w
@@ -130,6 +131,8 @@ def play(
             report[0] += 1
         if w[WAS_BROKEN] != promises.KEPT:
             return BROKEN
+    if not settles:
+        return DONE
     report[0] += 1
     return settle(st, world, choice)
 
@@ -570,13 +573,35 @@ class FailoverRules:
         """Steps taken so far, of clients and of the broker."""
         return int(self._report[0])
 
-    def play(self, steps: Sequence[int]) -> Find | None:
-        """Play one schedule; returns the promise that it breaks, if it breaks any."""
+    def play(self, steps: Sequence[int], *, settles: bool = True) -> Find | None:
+        """Play one schedule; returns the promise that it breaks, if any. Without ``settles`` its steps alone."""
         a, numbers = self._arena, np.array(steps, np.int64)
-        if play(a.state, a.world, self._choice, a.words, self._empty, numbers, self._report) != BROKEN:
+        if (
+            play(a.state, a.world, self._choice, a.words, self._empty, numbers, settles, self._report)
+            != BROKEN
+        ):
             return None
         w = a.world.w.tolist()
         return Find(w[WAS_BROKEN], tuple(steps), w[AT_ENTRY], w[AT_CONSUMER])
+
+    def entries_left(self) -> list[int]:
+        """List the stored entries that are not acknowledged at the end of the schedule played last."""
+        a = self._arena
+        return [entry for entry in range(int(a.world.w[STORED])) if not a.state.deleted[entry]]
+
+    def counters(self) -> dict[str, int]:
+        """Return positions, reads and permits of the connected consumers at the end of the schedule played last."""
+        s, w, permits = self._arena.state.s, self._arena.world.w, self._arena.state.permits
+        connected = sorted(number for number in self._arena.world.number_of_name.tolist() if number)
+        return {
+            "mark_delete": int(s[st_.MARK_DELETE]),
+            "read_position": int(s[st_.READ_POSITION]),
+            "active": int(w[ACTIVE]),
+            "pending_read": int(w[PENDING]),
+            "reads": int(w[READS]),
+            "delay_runs": int(w[DELAY_RUNS]),
+            **{f"permits_{number}": int(permits[number]) for number in connected},
+        }
 
     def cause_of(self, find: Find) -> str:
         """Return the cause of the schedule played last."""

@@ -22,10 +22,10 @@ from dispatch_core.broker.state import I8
 from dispatch_core.hunt.causes import sentence_of
 from dispatch_core.hunt.choices import PROMISES
 from dispatch_core.hunt.distinct import estimate, new_sketch
-from dispatch_core.hunt.plain import PlainHunter
 from dispatch_core.hunt.promises import OUTCOMES
 from dispatch_core.hunt.schedule import describe, parse
 from dispatch_core.hunt.search import AnyHunter, Find, Hunter
+from dispatch_core.hunt.unkeyed import UnkeyedHunter
 
 #: Keys among which three are chosen.
 _MANY_KEYS: Final = 256
@@ -201,10 +201,10 @@ class Hunt:
         return hunt
 
 
-def hunter_for(profile: Profile, aim: Aim, seed: int, sketch: I8 | None) -> Hunter | PlainHunter:
+def hunter_for(profile: Profile, aim: Aim, seed: int, sketch: I8 | None) -> Hunter | UnkeyedHunter:
     """Return the hunter of a seed: Key_Shared with three keys; the same seed gives the same hunter."""
     if profile.is_shared or profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
-        return PlainHunter(profile, seed=seed, wanted=aim.wanted, groups=aim.also, pass_over=aim.pass_over)
+        return UnkeyedHunter(profile, seed=seed, wanted=aim.wanted, groups=aim.also, pass_over=aim.pass_over)
     keys = random.Random(seed).sample(range(_MANY_KEYS), 3)  # noqa: S311 - no secret
     return Hunter(
         profile,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,7 @@ from dispatch_core.arrays.jit import compiled_inside
 from dispatch_core.broker import hashing
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
+from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.state import I8, I64, State
@@ -43,7 +44,7 @@ MOST_PASSED_OVER: Final = 1_000
 PLAYED, STEPS, FOUND, RANDOM, WANTED, CHUNK = range(6)
 N_REPORTED: Final = 6
 
-_DISPATCHERS: Final = {
+_DISPATCHERS: Final[Mapping[Dispatcher, Callable[..., MultipleConsumersDispatcher]]] = {
     Dispatcher.KEY_SHARED: KeySharedDispatcher,
     Dispatcher.KEY_SHARED_CLASSIC: ClassicKeySharedDispatcher,
     Dispatcher.SHARED: SharedDispatcher,

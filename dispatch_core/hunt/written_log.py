@@ -36,12 +36,7 @@ class Line:
 
 
 class WrittenLog:
-    """The lines of a log so far. ``keys``, ``sizes``: of each entry that is ever stored, its key and number of messages.
-
-    ``writes``: False in a class whose log nobody reads.
-    """
-
-    writes = True
+    """The lines of a log so far. ``keys``, ``sizes``: of each entry that is ever stored, its key and number of messages."""
 
     def __init__(self, profile: Profile, keys: Sequence[str], sizes: Sequence[int]) -> None:
         self.profile = profile
@@ -63,8 +58,6 @@ class WrittenLog:
         return [f"1:{entry}" for entry in entries]
 
     def _write(self, kind: str, consumer: int | None, **fields: Any) -> None:
-        if not self.writes:
-            return
         who = {} if consumer is None else {"consumer": consumer}
         self.lines.append(Line(kind, {**who, **fields}))
 

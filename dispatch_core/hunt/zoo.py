@@ -30,9 +30,9 @@ from dispatch_core.broker.versions import PREVIEW_PIP_282, parse_version, text_o
 from dispatch_core.errors import DispatchAuditError
 from dispatch_core.hunt import schedule
 from dispatch_core.hunt.causes import NAMES as CAUSES
-from dispatch_core.hunt.plain import hunter_of
 from dispatch_core.hunt.promises import NAMES as PROMISES
 from dispatch_core.hunt.search import AnyHunter
+from dispatch_core.hunt.unkeyed import hunter_of
 
 KINDS: Final = ("fault", "hole", "limit")
 #: The verdict of a release that keeps every promise.

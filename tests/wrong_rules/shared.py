@@ -7,82 +7,83 @@ from typing import Final
 from tests.wrong_rules.switch import Edit, WrongRule, edit, release
 
 _DISPATCHER: Final = "shared:SharedDispatcher"
-_NEXT: Final = "round_robin:next_consumer"
+_NEXT: Final = "round_robin:next_place"
+_TURN: Final = "round_robin:take_turn"
 _ENTRIES: Final = "round_robin:entries_of_turn"
 
 WRONG_SHARED: Final[dict[str, WrongRule]] = {
     # --- who is next -------------------------------------------------------------------------------------------------
     "shared_first_of_the_list": edit(
         "every turn goes to the first consumer of the list that is available",
-        f"{_DISPATCHER}._next",
-        "self._round_robin_index = place + 1",
+        _TURN,
+        "st.s[ROUND_ROBIN_INDEX] = place + 1",
         "pass",
     ),
     "shared_index_at_the_last_turn": edit(
         "the consumer of the last turn has the next one, too",
-        f"{_DISPATCHER}._next",
+        _TURN,
         "place + 1",
         "place",
     ),
     "shared_index_of_the_round": edit(
         "every round begins with the first consumer",
         f"{_DISPATCHER}.round",
-        "average_batch(left, len(entries)) if entries else 1",
-        "average_batch(left, len(entries)) if entries else 1\n    self._round_robin_index = 0",
+        "average = round_robin.average_batch(left, len(entries))",
+        "average = round_robin.average_batch(left, len(entries))\n    st.s[st_.ROUND_ROBIN_INDEX] = 0",
     ),
     "shared_index_forgotten_by_a_removal": edit(
         "the first consumer is next when one has left",
         f"{_DISPATCHER}.leave",
         "self._requeue_member(consumer)",
-        "self._requeue_member(consumer)\n    self._round_robin_index = 0",
+        "self._requeue_member(consumer)\n    self.state.s[st_.ROUND_ROBIN_INDEX] = 0",
     ),
     "shared_index_behind_the_end_is_the_last": edit(
         "an index behind the end of the list means the last consumer",
         _NEXT,
-        "index if index < len(levels) else 0",
-        "min(index, len(levels) - 1)",
+        "        index = 0\n",
+        "        index = count - 1\n",
     ),
     "shared_new_dispatcher_goes_on": edit(
         "the dispatcher of a subscription that is made again goes on where the old one was",
         f"{_DISPATCHER}.made_anew",
-        "self._round_robin_index = 0",
+        "self.state.s[st_.ROUND_ROBIN_INDEX] = 0",
         "pass",
     ),
     "shared_passes_over_nobody": edit(
         "a consumer without permits has its turn, too",
-        f"{_DISPATCHER}._is_available",
-        "bool(permits.is_available(self.state, slot))",
-        "True",
+        _TURN,
+        "int(has_room(st, slot))",
+        "1",
     ),
     "shared_serves_blocked_consumers": edit(
         "a consumer that is blocked on unacknowledged messages has its turn, too",
-        f"{_DISPATCHER}._is_available",
-        "bool(permits.is_available(self.state, slot))",
-        "self.state.permits[slot] > 0",
+        _TURN,
+        "int(has_room(st, slot))",
+        "int(st.permits[slot] > 0)",
     ),
     "shared_closed_sends": edit(
         "a dispatcher that is closed sends what it has read",
-        f"{_DISPATCHER}._next",
-        "if self.state.s[st_.CLOSED]:",
+        _TURN,
+        "if st.s[CLOSED] == 1:",
         "if False:",
     ),
     "shared_serves_inactive_connections": edit(
         "a consumer whose connection is not active any more has its turn, too",
-        f"{_DISPATCHER}._is_available",
-        "slot not in self._inactive",
-        "True",
+        _TURN,
+        "int(has_room(st, slot))",
+        "int(st.blocked[slot] == 0 and st.permits[slot] > 0)",
     ),
     "shared_reads_for_inactive_connections": edit(
         "a read is attempted for a consumer whose connection is not active any more",
-        f"{_DISPATCHER}._plan_size",
-        "self.state.blocked[list(self._inactive)] = 1",
-        "pass",
+        "permits:first_available_permits",
+        "if is_available(st, slot):",
+        "if st.blocked[slot] == 0 and st.permits[slot] > 0:",
     ),
     "shared_fills_what_is_not_writable": edit(
         "a consumer whose connection is not writable gets as much as it has permits",
-        f"{_DISPATCHER}.round",
-        "1 if consumer in self._broken else int(st.permits[consumer])",
-        "int(st.permits[consumer])",
+        "round_robin:size_of_turn",
+        "st.permits[slot] if is_writable else 1 + WIDE",
+        "st.permits[slot]",
     ),
     "shared_passed_batch_counts_again": edit(
         "a batch that a move of the cursor passes counts with all of its messages again",
@@ -99,14 +100,14 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
     "shared_level_of_the_index_first": edit(
         "consumers of the level at the index come before those of better levels",
         _NEXT,
-        "(*better, *from_index, *worse)",
-        "(*from_index, *better, *worse)",
+        "while place < index and levels[order[place]] < level:",
+        "while False:",
     ),
     "shared_worse_levels_never": edit(
         "consumers of worse levels get nothing",
         _NEXT,
-        "(*better, *from_index, *worse)",
-        "(*better, *from_index)",
+        "for place in range(behind, count):",
+        "for place in range(0):",
     ),
     # --- how many entries --------------------------------------------------------------------------------------------
     "shared_batch_size": release(
@@ -115,26 +116,26 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
     "shared_batch_size_off": edit(
         "a turn has as many entries as the consumer can take",
         _ENTRIES,
-        "min(batch_size, _rounded_up",
+        "min(size, _rounded_up",
         "min(left, _rounded_up",
     ),
     "shared_batch_size_in_messages": edit(
         "the round-robin batch size counts messages",
         _ENTRIES,
-        "min(batch_size, _rounded_up(min(left,",
-        "min(left, _rounded_up(min(batch_size, left,",
+        "min(size, _rounded_up(min(left,",
+        "min(left, _rounded_up(min(size, left,",
     ),
     "shared_classic_batch_size_in_entries": edit(
         "the round-robin batch size of the classic dispatcher counts entries",
         _ENTRIES,
-        "room.below_limit, batch_size) // average, 1)",
-        "room.below_limit, batch_size * average) // average, 1)",
+        "room, size) // average, 1)",
+        "room, size * average) // average, 1)",
     ),
     "shared_classic_rounds_up": edit(
         "the classic dispatcher rounds the entries of a turn up",
         _ENTRIES,
-        "max(min(left, room.permits, room.below_limit, batch_size) // average, 1)",
-        "_rounded_up(min(left, room.permits, room.below_limit, batch_size), average)",
+        "max(min(left, permits, room, size) // average, 1)",
+        "_rounded_up(min(left, permits, room, size), average)",
     ),
     "shared_rounds_down": edit(
         "4.x rounds the entries of a turn down",
@@ -151,20 +152,20 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
     "shared_turn_without_permits": edit(
         "a turn has more messages than the consumer has permits",
         _ENTRIES,
-        "min(batch_size, _rounded_up(min(left, room.permits,",
-        "min(batch_size, _rounded_up(min(left,",
+        "min(size, _rounded_up(min(left, permits,",
+        "min(size, _rounded_up(min(left,",
     ),
     "shared_4_0_0_permits_in_messages": edit(
         "4.0.0 counts the permits in messages, not in entries",
         _ENTRIES,
-        "min(room.permits, _rounded_up(min(max(left, batch_size), room.below_limit), average))",
-        "_rounded_up(min(room.permits, max(left, batch_size), room.below_limit), average)",
+        "min(permits, _rounded_up(min(max(left, size), room), average))",
+        "_rounded_up(min(permits, max(left, size), room), average)",
     ),
     "shared_turn_beyond_the_limit": edit(
         "a turn does not look at the limit of unacknowledged messages",
-        f"{_DISPATCHER}.round",
-        "int(permits.unacked_room(st, consumer))",
-        "permits.UNLIMITED",
+        "round_robin:size_of_turn",
+        "unacked_room(st, slot)",
+        "1 << 62",
     ),
     "shared_left_in_entries": edit(
         "what is left of a read result is counted in entries",

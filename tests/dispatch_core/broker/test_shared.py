@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dispatch_core.broker import permits
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.profiles import Dispatcher, resolve
-from dispatch_core.broker.round_robin import Room, TurnRule, entries_of_turn, next_consumer
+from dispatch_core.broker.round_robin import TurnRule, entries_of_turn, next_consumer
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.errors import UnsupportedRuleError
 
@@ -256,8 +256,8 @@ def test_next_consumer_is_the_brokers(consumers: list[tuple[int, bool]], index: 
 def test_a_turn_has_an_entry_and_no_more_than_there_are_permits(
     rule: TurnRule, left: int, count: int, room: int, average: int, size: int
 ) -> None:
-    entries = entries_of_turn(rule, left, Room(count, room), average, size)
+    entries = entries_of_turn(int(rule), left, count, room, average, size)
     assert 1 <= entries <= count
     if rule is TurnRule.ENTRIES:
         assert entries <= size
-    assert entries_of_turn(rule, left, Room(count, permits.UNLIMITED), average, size) >= entries
+    assert entries_of_turn(int(rule), left, count, permits.UNLIMITED, average, size) >= entries

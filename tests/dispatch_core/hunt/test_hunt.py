@@ -96,8 +96,8 @@ def test_the_same_seed_plays_the_same_schedules() -> None:
 
 
 def test_only_key_shared_is_hunted() -> None:
-    with pytest.raises(UnsupportedRuleError, match="only Key_Shared"):
-        Hunter(resolve("4.2.4", subscription_type="Shared"), KEYS)
+    with pytest.raises(UnsupportedRuleError, match="neither Key_Shared nor Shared"):
+        Hunter(resolve("4.2.4", subscription_type="Failover"), KEYS)
 
 
 # --- known faults ----------------------------------------------------------------------------------------------------

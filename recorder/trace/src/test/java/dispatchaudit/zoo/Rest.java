@@ -48,7 +48,7 @@ final class Rest {
             threads.add(ordered.chooseThread(number));
         }
         ManagedLedgerImpl ledger = (ManagedLedgerImpl) ((PersistentTopic) subscription.getTopic()).getManagedLedger();
-        threads.add(ledger.getExecutor());
+        threads.add((Executor) valueOf(ledger, "executor"));
         OrderedScheduler scheduler = (OrderedScheduler) valueOf(ledger, "scheduledExecutor");
         for (int number = 0; number < threadsOf(scheduler); number++) {
             timers.add(scheduler.chooseThread(number));

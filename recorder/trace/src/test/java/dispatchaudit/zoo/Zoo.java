@@ -56,7 +56,7 @@ final class Zoo {
                     } catch (Play.Missed missed) {
                         System.err.println(schedule.get("name") + ": " + missed.getMessage());
                         answer.put("verdict", "failed: " + missed.getMessage());
-                    } catch (Exception failure) { // the other schedules can still be played
+                    } catch (Exception | LinkageError failure) { // the other schedules can still be played
                         failure.printStackTrace();
                         answer.put("verdict", "failed: " + failure);
                         played = true;

@@ -1,17 +1,24 @@
-"""Failover and Shared, hunted on the dispatchers themselves."""
+"""Failover and Shared: what is hunted, and that the dispatchers of the core do the same."""
 
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 from dispatch_core.broker.profiles import Profile, resolve
+from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.cli.main import main
 from dispatch_core.errors import UnsupportedRuleError
+from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
-from dispatch_core.hunt.plain import FailoverPlayer, PlainHunter, SharedPlayer, player_of
+from dispatch_core.hunt import world as w_
+from dispatch_core.hunt.failover_steps import FailoverRules
+from dispatch_core.hunt.search import Hunter
+from dispatch_core.hunt.unkeyed import FailoverPlayer, SharedPlayer, UnkeyedHunter, player_of
+from dispatch_core.hunt.written_log import TOPIC
 
 
 def profile(version: str, kind: str) -> Profile:
@@ -20,6 +27,69 @@ def profile(version: str, kind: str) -> Profile:
 
 def steps(*texts: str) -> list[int]:
     return [s_.parse(text) for text in texts]
+
+
+LIMITS = {"maxUnackedMessagesPerConsumer": 2, "maxUnackedMessagesPerSubscription": 4}
+PARTS = {"acknowledgmentAtBatchIndexLevelEnabled": True}
+RULES = [
+    *(
+        resolve(version, PARTS, subscription_type="Shared")
+        for version in ("3.0.17", "4.0.0", "4.2.1", "4.2.4")
+    ),
+    resolve("4.2.4", {**LIMITS, "dispatcherMaxRoundRobinBatchSize": 1}, subscription_type="Shared"),
+    resolve(
+        "4.2.4", {"subscriptionSharedUseClassicPersistentImplementation": True}, subscription_type="Shared"
+    ),
+    *(resolve(version, PARTS, subscription_type="Failover") for version in ("3.0.17", "4.2.3", "4.2.4")),
+    resolve("4.2.4", {"activeConsumerFailoverDelayTimeMillis": 0}, subscription_type="Failover"),
+    resolve(
+        "4.0.0",
+        {"preciseDispatcherFlowControl": True, "maxConsumersPerSubscription": 2},
+        subscription_type="Failover",
+    ),
+]
+
+
+def counters_of(player: FailoverPlayer | SharedPlayer) -> dict[str, int]:
+    """Return what the hunt says of the end of a schedule, of the dispatcher that a player has."""
+    if isinstance(player, SharedPlayer):
+        return w_.counters(player.core.state)
+    core, s = player.core, player.core.state.s
+    return {
+        "mark_delete": int(s[MARK_DELETE]),
+        "read_position": int(s[READ_POSITION]),
+        "active": core.active or 0,
+        "pending_read": int(core.pending),
+        "reads": core.reads_in_flight,
+        "delay_runs": int(core.delay_running),
+        **{f"permits_{number}": core.permits[number] for number in sorted(core.members)},
+    }
+
+
+@pytest.mark.parametrize("rules", RULES, ids=lambda rules: rules.name)
+def test_compiled_steps_and_the_dispatcher_of_the_core_come_to_the_same(rules: Profile) -> None:
+    """Positions, reads and permits after the steps of 300 schedules of all kinds, and what is left in the end."""
+    kind = "Shared" if rules.is_shared else "Failover"
+    hunter = Hunter(rules, ["key-0"] * 3) if rules.is_shared else FailoverRules(rules, TOPIC)
+    rng = random.Random(5)
+    choices = s_.all_steps(groups=s_.GROUPS_OF[kind])
+    compared = 0
+    for _ in range(300):
+        schedule = [rng.choice(choices) for _ in range(rng.randint(5, 30))]
+        described = [s_.describe(step) for step in schedule]
+        player = player_of(rules, schedule)
+        find = hunter.play(schedule, settles=False)
+        assert player.broken == (find is not None), described
+        if find is not None:
+            continue  # it ends where the promise is broken
+        assert hunter.counters() == counters_of(player), described
+        player.settle()
+        find = hunter.play(schedule)
+        hangs = any(s_.kind_of(step) == s_.HANG for step in schedule)  # then the hunt ends sooner
+        if not hangs and (find is None or find.promise == promises.STUCK):
+            assert hunter.entries_left() == player.entries_left(), described
+            compared += 1
+    assert compared > 100
 
 
 CHANGE = steps(
@@ -33,7 +103,7 @@ CHANGE = steps(
 
 
 def test_a_change_of_the_active_consumer_delivers_twice_unless_the_first_acknowledges() -> None:
-    hunter = PlainHunter(profile("4.2.4", "Failover"))
+    hunter = UnkeyedHunter(profile("4.2.4", "Failover"))
     find = hunter.play(CHANGE)
     assert find is None  # clients acknowledge before the last read completes
     find = hunter.play([*CHANGE, s_.READ_STEP])
@@ -47,7 +117,7 @@ def test_a_change_of_the_active_consumer_delivers_twice_unless_the_first_acknowl
 def test_seeded_schedules_are_the_same_and_clean_but_for_known_causes(version: str, kind: str) -> None:
     """The causes that are left out are those of the zoo."""
     known = ["rewind_waits", "read_again", "replayed_again", "active_change"]
-    first, second = (PlainHunter(profile(version, kind), seed=1, pass_over=known) for _ in range(2))
+    first, second = (UnkeyedHunter(profile(version, kind), seed=1, pass_over=known) for _ in range(2))
     assert [first.random(), first.random()] == [second.random(), second.random()] == [None, None]
     assert (first.played, first.steps) == (second.played, second.steps)
     assert first.played == 1000
@@ -91,22 +161,19 @@ def test_a_batch_in_part_acknowledged_comes_again_until_the_rest_is(kind: str) -
         partition_index=0,
     )
     part = "c1 acknowledges a message of the first entry that it holds"
-    player = player_of(
-        rules,
-        steps(
-            "an entry of key k1 with 3 messages is stored",
-            "c1 joins with 10 permits",
-            "the broker's timer ends",
-            "the normal read completes",
-            part,
-            part,
-        ),
+    schedule = steps(
+        "an entry of key k1 with 3 messages is stored",
+        "c1 joins with 10 permits",
+        "the broker's timer ends",
+        "the normal read completes",
+        part,
+        part,
     )
+    player = player_of(rules, schedule)
     assert player.entries_left() == [0]
     player.settle()
-    player.check()
     assert player.entries_left() == []
-    assert player.broken is None
+    assert UnkeyedHunter(rules).play(schedule) is None
 
 
 @pytest.mark.parametrize(("kind", "left"), [("Failover", [1]), ("Shared", [1])])
@@ -142,7 +209,7 @@ def test_a_reset_of_failover_leaves_nobody_active_until_a_consumer_joins() -> No
 
 def test_a_reset_while_a_replay_read_is_in_flight_sends_twice() -> None:
     """All consumers are gone, as in ``docs/zoo/10662-shared-read-twice.toml``; brokers 4.0.0 and 4.2.4 do the same."""
-    hunter = PlainHunter(profile("4.2.4", "Shared"))
+    hunter = UnkeyedHunter(profile("4.2.4", "Shared"))
     find = hunter.play(
         steps(
             "an entry of key k1 is stored",
@@ -165,15 +232,13 @@ def test_nothing_is_expected_of_consumers_that_hang_alone() -> None:
         "c1 hangs: it sends no command any more",
         "the normal read completes",
     )
-    player = player_of(profile("4.2.4", "Shared"), alone)
+    hunter = UnkeyedHunter(profile("4.2.4", "Shared"))
+    assert hunter.play(alone) is None
+    both = [*alone, s_.parse("c2 joins with 1 permit")]
+    assert hunter.play(both) is None
+    player = player_of(profile("4.2.4", "Shared"), both)
     player.settle()
-    player.check()
-    assert player.broken is None
-    both = player_of(profile("4.2.4", "Shared"), [*alone, s_.parse("c2 joins with 1 permit")])
-    both.settle()
-    both.check()
-    assert both.broken is None
-    assert both.entries_left() == []  # c1 holds the other one
+    assert player.entries_left() == [0]  # c1 holds it
 
 
 def test_other_dispatchers_are_refused() -> None:

@@ -1,8 +1,10 @@
-"""Hunt Failover and Shared: schedules played on the dispatchers themselves, in plain Python.
+"""Hunt Failover and Shared, whose dispatchers look at no keys; and play schedules on the dispatchers themselves.
 
-Their rounds and active-consumer changes are control plane, so nothing is compiled: some ten thousand steps a second, where
-``search`` plays millions. The promises are those that hold without keys: an entry is not sent while it is pending on a
-connected consumer (``DOUBLE_OUTSTANDING``), and clients that acknowledge all get all (``STUCK``).
+Schedules are chosen here and played by compiled code: those of Failover by ``failover_steps``, those of Shared by
+``broker_steps``. The promises are those that hold without keys: an entry is not sent while it is pending on a connected
+consumer (``DOUBLE_OUTSTANDING``), and clients that acknowledge all get all (``STUCK``); of Shared also ``STARVED`` and ``LEAK``.
+
+A *player* plays a schedule on the dispatcher that ``verify`` compares with recordings: it confirms a find, and writes its log.
 
 Source: PersistentDispatcherSingleActiveConsumer, PersistentDispatcherMultipleConsumers.
 """
@@ -24,7 +26,7 @@ from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.single_active import SingleActiveDispatcher
 from dispatch_core.broker.single_active_rules import ActiveChange, Pick
 from dispatch_core.errors import UnsupportedRuleError
-from dispatch_core.hunt import causes, promises
+from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.failover_steps import FailoverRules
@@ -43,9 +45,9 @@ AT_ONCE: Final = 500
 
 
 class Player(ABC):
-    """A schedule that is played. ``broken``: promise, entry, consumer number and cause of the first broken promise."""
+    """A schedule that is played. ``broken``: an entry was sent while it was pending, and nothing follows."""
 
-    broken: tuple[int, int, int, str] | None = None
+    broken = False
 
     @abstractmethod
     def settle(self) -> None:
@@ -54,31 +56,6 @@ class Player(ABC):
     @abstractmethod
     def entries_left(self) -> list[int]:
         """List the stored entries that are not acknowledged."""
-
-    @abstractmethod
-    def connected(self) -> list[int]:
-        """List the numbers of the connected consumers that do not hang."""
-
-    @abstractmethod
-    def cause_of_standstill(self) -> str:
-        """Name the cause why an entry never comes."""
-
-    def check(self) -> None:
-        """Note that an entry never comes, if so."""
-        left = self.entries_left()
-        if self.broken is None and left and self.connected():
-            promise = promises.STARVED if self.hangs() else promises.STUCK
-            self.broken = promise, left[0], self.connected()[0], self.cause_of_standstill()
-        elif self.broken is None and not self.hangs():
-            self.check_counters()
-
-    def hangs(self) -> bool:
-        """Check whether a consumer hangs: what it holds is not expected any more."""
-        return False
-
-    @abstractmethod
-    def check_counters(self) -> None:
-        """Note a counter that is wrong although everything is acknowledged, if so."""
 
 
 # --- Failover --------------------------------------------------------------------------------------------------------
@@ -104,12 +81,13 @@ class FailoverPlayer(WrittenLog, Player):
         )
         self._numbers: dict[int, int] = {}
         self._joined = 0
+        self._most = int(profile.settings.get("maxConsumersPerSubscription", 0))
         self._reads: list[_Read] = []
         self._holders: dict[int, int] = {}  # entry → number of the consumer that was sent it last
         self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
         self._away: list[int] = []  # names that resets have disconnected: their clients connect again
         for step in schedule:
-            if self.broken is None:
+            if not self.broken:
                 self._take(step)
 
     def settle(self) -> None:
@@ -125,23 +103,12 @@ class FailoverPlayer(WrittenLog, Player):
                     self._grant(number, _MANY_PERMITS)
             self._delay_over()
             self._complete_read()
-            if self.broken is not None or not self.entries_left():
+            if self.broken or not self.entries_left():
                 return
 
     def entries_left(self) -> list[int]:
         """See ``Player.entries_left``."""
         return [entry for entry in range(self._stored) if not self.core.state.deleted[entry]]
-
-    def connected(self) -> list[int]:
-        """See ``Player.connected``."""
-        return [*self._numbers.values()]
-
-    def cause_of_standstill(self) -> str:
-        """See ``Player.cause_of_standstill``."""
-        return "no_read"
-
-    def check_counters(self) -> None:
-        """See ``Player.check_counters``: Failover counts no messages that are not acknowledged."""
 
     def _take(self, step: int) -> None:
         kind, name = s_.kind_of(step), s_.name_of(step)
@@ -188,6 +155,8 @@ class FailoverPlayer(WrittenLog, Player):
         return sorted(entry for entry, holder in self._holders.items() if holder == number)
 
     def _join(self, name: int, permits: int, priority_level: int = 0) -> None:
+        if 0 < self._most <= len(self._numbers):
+            return  # the broker refuses it
         self._joined += 1
         number = self._numbers[name] = self._joined
         called = f"c{name + 1}"
@@ -342,10 +311,7 @@ class FailoverPlayer(WrittenLog, Player):
         if number not in self._numbers.values():
             return  # a reset has disconnected it, and nobody else is active
         for entry in entries:
-            holder = self._holders.get(entry)
-            if holder is not None and self.broken is None:
-                cause = "replayed_again" if holder == number else "active_change"
-                self.broken = promises.DOUBLE_OUTSTANDING, entry, number, cause
+            self.broken |= entry in self._holders
             self._holders[entry] = number
 
 
@@ -358,43 +324,10 @@ class SharedPlayer(Replay, Player):
     core: SharedDispatcher  # type: ignore[assignment]
 
     def __init__(self, profile: Profile, schedule: Sequence[int]) -> None:
-        self._is_replay = False
-        self._kinds = {s_.kind_of(step) for step in schedule}
         super().__init__(profile, [f"key-{number}" for number in range(s_.KEYS)], schedule)
 
-    def connected(self) -> list[int]:
-        """See ``Player.connected``."""
-        return [number for name, number in self._numbers.items() if name not in self._hanging]
-
-    def cause_of_standstill(self) -> str:
-        """See ``Player.cause_of_standstill``."""
-        return "rewind_waits" if self.core.state.s[st_.REWIND_DUE] else "no_read"
-
-    def entries_left(self) -> list[int]:
-        """See ``Player.entries_left``: what a consumer that hangs holds is not expected."""
-        hanging = {self._numbers[name] for name in self._hanging}
-        pending = {entry for number in hanging for entry in self.core.pending_on(number)}
-        return [entry for entry in super().entries_left() if entry not in pending]
-
-    def hangs(self) -> bool:
-        """See ``Player.hangs``."""
-        return bool(self._hanging)
-
-    def check_counters(self) -> None:
-        """See ``Player.check_counters``."""
-        for number in self.core.connected():
-            for entry in self.core.pending_on(number):
-                self._ack(number, entry)
-        s, permits = self.core.state.s, self.core.state.permits
-        slots = {number: self.core.slot(number) for number in self.core.connected()}
-        wrong = [number for number in slots if self.core.unacked(number)]
-        total = sum(int(permits[slot]) for slot in slots.values())
-        if wrong or s[st_.TOTAL_UNACKED] or s[st_.TOTAL_PERMITS] != total:
-            number = wrong[0] if wrong else 0
-            self.broken = promises.LEAK, self._stored - 1, number, causes.leak_cause(self._kinds)
-
     def _take(self, step: int) -> None:
-        if self.broken is None:
+        if not self.broken:
             super()._take(step)
 
     def _new_core(self, profile: Profile, messages: st_.I64, consumers: int) -> MultipleConsumersDispatcher:
@@ -413,42 +346,28 @@ class SharedPlayer(Replay, Player):
         return False
 
     def _dispatch(self, kind: str, entries: list[int]) -> None:
-        self._is_replay = kind == "Replay"
         self._before = self.core.state.holder.copy()
         super()._dispatch(kind, entries)
 
     def _note(self, outcome: Round) -> None:
         """Note an entry that is sent while it is pending."""
-        for number, taken in outcome.sent.items():
-            for entry in taken:
-                if self._before[entry] != st_.NOBODY and self.broken is None:
-                    cause = "replayed_again" if self._is_replay else "read_again"
-                    self.broken = promises.DOUBLE_OUTSTANDING, entry, number, cause
+        entries = [entry for taken in outcome.sent.values() for entry in taken]
+        self.broken |= any(self._before[entry] != st_.NOBODY for entry in entries)
 
 
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-class _QuietFailoverPlayer(FailoverPlayer):
-    writes = False
-
-
-class _QuietSharedPlayer(SharedPlayer):
-    writes = False
-
-
-def player_of(
-    profile: Profile, schedule: Sequence[int], *, writes: bool = False
-) -> FailoverPlayer | SharedPlayer:
+def player_of(profile: Profile, schedule: Sequence[int]) -> FailoverPlayer | SharedPlayer:
     """Play a schedule on the dispatcher of a profile; raises ``UnsupportedRuleError`` for one that is played elsewhere."""
     if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
-        return (FailoverPlayer if writes else _QuietFailoverPlayer)(profile, schedule)
+        return FailoverPlayer(profile, schedule)
     if profile.dispatcher in (Dispatcher.SHARED, Dispatcher.SHARED_CLASSIC):
-        return (SharedPlayer if writes else _QuietSharedPlayer)(profile, schedule)
+        return SharedPlayer(profile, schedule)
     raise UnsupportedRuleError(f"{profile.name}: neither Failover nor Shared")
 
 
-class PlainHunter(AnyHunter):
+class UnkeyedHunter(AnyHunter):
     """Plays schedules on the Failover or the Shared dispatcher of a profile; arguments as for ``search.Hunter``."""
 
     def __init__(
@@ -510,13 +429,13 @@ def played(profile: Profile, keys: Sequence[str], schedule: Sequence[int]) -> Wr
         replay = Replay(profile, keys, schedule)
         replay.settle()
         return replay
-    player = player_of(profile, schedule, writes=True)
-    if player.broken is None:
+    player = player_of(profile, schedule)
+    if not player.broken:
         player.settle()
     return player
 
 
 def hunter_of(profile: Profile, keys: Sequence[str]) -> AnyHunter:
     """Return a hunter for the dispatcher of a profile, to play schedules; Key_Shared: with these keys."""
-    is_plain = type_of(profile) != "Key_Shared"
-    return PlainHunter(profile) if is_plain else Hunter(profile, keys)
+    is_keyed = type_of(profile) == "Key_Shared"
+    return Hunter(profile, keys) if is_keyed else UnkeyedHunter(profile)
