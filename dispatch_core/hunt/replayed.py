@@ -81,6 +81,10 @@ class Replay(WrittenLog):
         """List the stored entries that are not acknowledged."""
         return [entry for entry in range(self._stored) if not self.core.state.deleted[entry]]
 
+    def pending(self) -> dict[str, list[int]]:
+        """Return the entries that are pending on each connected consumer, by its name."""
+        return {f"c{name + 1}": self.core.pending_on(number) for name, number in self._numbers.items()}
+
     # --- steps ---------------------------------------------------------------------------------------------------
 
     def _take(self, step: int) -> None:

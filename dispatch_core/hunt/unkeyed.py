@@ -2,9 +2,11 @@
 
 Schedules are chosen here and played by compiled code: those of Failover by ``failover_steps``, those of Shared by
 ``broker_steps``. The promises are those that hold without keys: an entry is not sent while it is pending on a connected
-consumer (``DOUBLE_OUTSTANDING``), and clients that acknowledge all get all (``STUCK``); of Shared also ``STARVED`` and ``LEAK``.
+consumer (``DOUBLE_OUTSTANDING``), and clients that acknowledge all get all (``STUCK``); of Shared also ``STARVED`` and
+``LEAK``.
 
-A *player* plays a schedule on the dispatcher that ``verify`` compares with recordings: it confirms a find, and writes its log.
+A *player* plays a schedule on the dispatcher that ``verify`` compares with recordings: it confirms a find, and writes its
+log.
 
 Source: PersistentDispatcherSingleActiveConsumer, PersistentDispatcherMultipleConsumers.
 """
@@ -109,6 +111,10 @@ class FailoverPlayer(WrittenLog, Player):
     def entries_left(self) -> list[int]:
         """See ``Player.entries_left``."""
         return [entry for entry in range(self._stored) if not self.core.state.deleted[entry]]
+
+    def pending(self) -> dict[str, list[int]]:
+        """Return the entries that each connected consumer holds, by its name."""
+        return {f"c{name + 1}": self._pending_on(number) for name, number in self._numbers.items()}
 
     def _take(self, step: int) -> None:
         kind, name = s_.kind_of(step), s_.name_of(step)

@@ -135,6 +135,9 @@ final class Play implements AutoCloseable {
 
     private boolean take(JsonNode step) throws Exception {
         String name = step.path("name").asText();
+        if (!name.isEmpty() && consumers.containsKey(name) == step.get("do").asText().equals("join")) {
+            return false; // it is connected already, or it is not
+        }
         switch (step.get("do").asText()) {
             case "store":
                 store(step.get("key").asText(), step.get("messages").asInt());
