@@ -24,6 +24,6 @@ ALSO: Final = (
     "resets",
     "rounds",
 )
-#: Types of subscriptions that can be hunted; the first is hunted by compiled code.
+#: Types of subscriptions that can be hunted.
 KEY_SHARED: Final = "Key_Shared"
 SUBSCRIPTION_TYPES: Final = (KEY_SHARED, "Failover", "Shared")

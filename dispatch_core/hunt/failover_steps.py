@@ -96,7 +96,7 @@ class FailoverWorld(NamedTuple):
 
 @by_address
 class ActiveConsumers(NamedTuple):
-    """Who becomes active, by lists of consumers with their priority levels, in the dispatcher's order: the *nodes*.
+    """The consumer that becomes active, by *nodes*: lists of consumers with their levels, in the dispatcher's order.
 
     ``joined``: the node after a name has joined with a level; ``left``: after a name has left; ``chosen``: after the choice
     of the active consumer, which sorts the list; ``active``: the name that is chosen, -1 = nobody is connected.

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_TASKS: Final = 1_000
-#: Schedules of all releases up to which starting Spark takes longer than playing them: compiled, and in plain Python.
+#: Schedules of all releases up to which starting Spark takes longer than playing them: Key_Shared, and other types.
 _SMALL: Final = 2_000_000
-_SMALL_PLAIN: Final = 10_000
+_SMALL_UNKEYED: Final = 500_000
 
 
 class LostChunksError(DispatchAuditError):
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         options.out.check()
         tasks = max(1, min(options.tasks, MOST_TASKS))
-        small = _SMALL if asked.subscription_type == KEY_SHARED else _SMALL_PLAIN
+        small = _SMALL if asked.subscription_type == KEY_SHARED else _SMALL_UNKEYED
         if not is_chosen() and asked.schedules * len(asked.releases) <= small:
             summary = hunt_releases(one_process(), asked, options.out, tasks)
         else:

@@ -187,9 +187,9 @@ WRONG_COUNTING: Final[dict[str, WrongRule]] = {
     ),
     "priorities_ignored": edit(
         "priority levels do not sort the consumers of a Key_Shared subscription",
-        "multiple_consumers:MultipleConsumersDispatcher._add_member",
-        "connected.sort(key=lambda item: self._levels[item])",
-        "pass",
+        "membership:add_member",
+        "st.level[st.order[place - 1]] > st.level[slot]",
+        "False",
     ),
     "min_replay_of_any_read": edit(
         "a replay position that has appeared meanwhile drops read results out of order, too",

@@ -146,8 +146,8 @@ WRONG_SHARED: Final[dict[str, WrongRule]] = {
     "shared_average_rounded_up": edit(
         "the average batch of a read result is rounded up",
         "round_robin:average_batch",
-        "messages // entries",
-        "-(-messages // entries)",
+        "messages // max(entries, 1)",
+        "-(-messages // max(entries, 1))",
     ),
     "shared_turn_without_permits": edit(
         "a turn has more messages than the consumer has permits",

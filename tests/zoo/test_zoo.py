@@ -10,6 +10,7 @@ import pytest
 from dispatch_core.cli.zoo import exhibits_in
 from dispatch_core.hunt import schedule
 from tests.zoo.__main__ import FOLDER, compare, schedule_of
+from tests.zoo.sampled import difference, pending_after, sample
 
 EXHIBITS = exhibits_in(FOLDER)
 
@@ -64,3 +65,25 @@ def test_answers_are_compared_by_their_promise() -> None:
     assert others == 2
     assert ["NOT AS EXPECTED" in line for line in lines[:4]] == [False, False, True, True]
     assert lines[-1].startswith("zoo: 2 of 4 plays as the rules say, 1 of them broke a promise")
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Key_Shared"])
+def test_random_schedules_are_the_same_by_seed_and_have_a_reset_behind_a_delivery(kind: str) -> None:
+    first, again, other = (sample(kind, "4.2.4", seed) for seed in (1, 1, 2))
+    assert first == again != other
+    (*_, reset) = (at for at, step in enumerate(first.steps) if schedule.kind_of(step) == schedule.RESET)
+    assert any(pending_after(first, "4.2.4", [*first.steps[:at]]) for at in range(reset + 1))
+
+
+def test_answers_are_compared_step_by_step() -> None:
+    exhibit = sample("Failover", "4.2.4", 1)
+    pending = [
+        pending_after(exhibit, "4.2.4", [*exhibit.steps[: at + 1]]) for at in range(len(exhibit.steps))
+    ]
+    notes = [f"a step: {str(entries).replace(': ', '=').replace(chr(39), '')}" for entries in pending]
+    answer = {"name": exhibit.name, "release": "4.2.4", "verdict": "kept", "notes": notes}
+    assert not difference(exhibit, answer)
+    assert difference(exhibit, {**answer, "verdict": "stuck"}) == "stuck on the broker, kept here"
+    at = next(at for at, entries in enumerate(pending) if entries)
+    other = [*notes[:at], "a step: {c1=[], c2=[], c3=[]}", *notes[at + 1 :]]
+    assert difference(exhibit, {**answer, "notes": other}).startswith(f"step {at + 1}, ")

@@ -3,7 +3,6 @@ package dispatchaudit.zoo;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.MissingNode;
 import dispatchaudit.harness.StandaloneBroker;
-import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -47,8 +46,8 @@ final class Play implements AutoCloseable {
     private static final int QUEUE = 1000;
     /** The broker has an acknowledgement after so long, unless its thread is the one that is stopped. */
     private static final int LONGEST_ACK_MS = 2_000;
-    /** A new active consumer gets nothing for a second (activeConsumerFailoverDelayTimeMillis). */
-    private static final int FAILOVER_MS = 1300;
+    /** The failover delay is over after so long: Zoo's setting is less, and more than a step takes. */
+    private static final int LONGEST_DELAY_MS = 60_000;
     private static final int MANY_PERMITS = 10;
 
     private final StandaloneBroker broker;
@@ -193,16 +192,29 @@ final class Play implements AutoCloseable {
                 limit(step.get("limit").asInt());
                 return true;
             case "timer":
-                if (type == SubscriptionType.Failover) {
-                    Thread.sleep(FAILOVER_MS);
-                    return true;
-                }
-                return timer != null && timer.end();
+                return endTimer();
             case "retry":
                 return true; // there is no rest before its timer has ended
             default:
                 throw new IllegalArgumentException("no step of a schedule: " + step);
         }
+    }
+
+    /** End the unblock timer, or wait for the end of the failover delay; false = none runs. */
+    private boolean endTimer() throws Exception {
+        if (type != SubscriptionType.Failover) {
+            return timer != null && timer.end();
+        }
+        long until = System.nanoTime() + LONGEST_DELAY_MS * 1_000_000L;
+        boolean runs = false;
+        while (dispatcher != null && Rest.valueOf(dispatcher, "readOnActiveConsumerTask") != null) {
+            if (System.nanoTime() > until) {
+                throw new IllegalStateException("the failover delay does not end");
+            }
+            runs = true;
+            Thread.sleep(1);
+        }
+        return runs;
     }
 
     /** Wait until the broker has all commands, and has done what follows from them. */
@@ -482,7 +494,6 @@ final class Play implements AutoCloseable {
         for (String name : type == SubscriptionType.Failover ? away : Set.<String>of()) {
             if (!consumers.containsKey(name)) {
                 join(name, MANY_PERMITS, 0, MissingNode.getInstance());
-                Thread.sleep(FAILOVER_MS);
             }
         }
         while (quiet < LAST_ROUNDS && broken == null) {
@@ -504,7 +515,7 @@ final class Play implements AutoCloseable {
             settled();
             boolean read = reads != null && reads.completeNormalRead();
             settled();
-            boolean ended = timer != null && timer.end();
+            boolean ended = endTimer();
             settled();
             moved |= receive() || replayed || read || ended;
             quiet = moved ? 0 : quiet + 1;
@@ -571,16 +582,8 @@ final class Play implements AutoCloseable {
         return pending.values().stream().anyMatch(entries -> entries.containsKey(entry));
     }
 
-    private static int number(Object target, String name) throws Exception {
-        for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass()) {
-            for (Field field : type.getDeclaredFields()) {
-                if (field.getName().equals(name)) {
-                    field.setAccessible(true);
-                    return ((Number) field.get(target)).intValue();
-                }
-            }
-        }
-        throw new IllegalStateException(target.getClass() + " has no " + name);
+    private static int number(Object target, String name) {
+        return ((Number) Rest.valueOf(target, name)).intValue();
     }
 
     private String pendingNow() {

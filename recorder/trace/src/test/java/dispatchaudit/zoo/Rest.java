@@ -124,7 +124,8 @@ final class Rest {
         return text.toString();
     }
 
-    private static Object valueOf(Object target, String name) {
+    /** The value of a private field. */
+    static Object valueOf(Object target, String name) {
         for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass()) {
             for (Field field : type.getDeclaredFields()) {
                 if (field.getName().equals(name)) {

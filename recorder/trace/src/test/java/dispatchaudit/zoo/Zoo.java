@@ -22,7 +22,7 @@ final class Zoo {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, String> SETTINGS = Map.of("systemTopicEnabled", "false", "topicLevelPoliciesEnabled", "false",
             "transactionCoordinatorEnabled", "false", "diskUsageThreshold", "0.99", "diskUsageWarnThreshold", "0.98",
-            "diskUsageLwmThreshold", "0.97", "numIOThreads", "8");
+            "diskUsageLwmThreshold", "0.97", "numIOThreads", "8", "activeConsumerFailoverDelayTimeMillis", "4000");
     /** A race can be missed: one of the broker's few threads is stopped, and the connection may be served by the same. */
     private static final int TRIES = 5;
 
