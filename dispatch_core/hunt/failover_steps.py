@@ -4,6 +4,9 @@ Data plane. Who becomes active is asked of the selector once for each list of co
 decision is made by functions that ``SingleActiveDispatcher`` calls, too. A consumer is the number of its connection, from 1
 on; 0 = nobody. A step that is not possible changes nothing.
 
+A client discards what was read before its last redelivery request (the consumer's epoch, PIP-84): it was sent, and it cannot
+be acknowledged.
+
 Source: PersistentDispatcherSingleActiveConsumer, AbstractDispatcherSingleActiveConsumer.
 """
 
@@ -71,10 +74,11 @@ class FailoverWorld(NamedTuple):
     """The dispatcher besides its cursor, its clients, and reads in flight, oldest first.
 
     ``number_of_name``: 0 = not connected. ``name_of``: of each connection. ``away``: names that resets have disconnected.
-    ``holder``: the connection that was sent an entry last. ``parts``: messages of a batch that clients have acknowledged;
-    ``left``: its batch indexes that the cursor has as not acknowledged, as bits, 0 = all. ``reader``, ``epoch``, ``size``,
-    ``began``, ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``waited``: as the cursor does, the read
-    position when the read was issued, and that nothing was there.
+    ``holder``: the connection that was sent an entry last; ``discarded``: its client does not have it. ``requests``: how
+    often a connection has requested redelivery. ``parts``: messages of a batch that clients have acknowledged; ``left``:
+    its batch indexes that the cursor has as not acknowledged, as bits, 0 = all. ``reader``, ``epoch``, ``size``, ``began``,
+    ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``waited``, ``requested``: when the read was issued,
+    the read position, that nothing was there, and ``requests`` of the reader.
     """
 
     w: I64
@@ -82,6 +86,8 @@ class FailoverWorld(NamedTuple):
     name_of: I64
     away: I64
     holder: I64
+    discarded: I64
+    requests: I64
     parts: I64
     left: I64
     reader: I64
@@ -91,6 +97,7 @@ class FailoverWorld(NamedTuple):
     overtaken: I64
     start: I64
     waited: I64
+    requested: I64
     entries: I64
 
 
@@ -276,6 +283,7 @@ def grant(st: State, world: FailoverWorld, consumer: int, permits: int) -> None:
 def request(st: State, world: FailoverWorld, consumer: int) -> int:
     """Request everything again: the client drops what it has, and the cursor rewinds for the active consumer."""
     w = world.w
+    world.requests[consumer] += 1
     for entry in range(w[STORED]):
         if world.holder[entry] == consumer:
             world.holder[entry] = 0
@@ -292,7 +300,7 @@ def acknowledge(st: State, world: FailoverWorld, kind: int, consumer: int) -> in
     """Acknowledge entries that a consumer holds: the first or the last one, all up to the last, a part of the first."""
     first, last = -1 + WIDE, -1 + WIDE
     for entry in range(world.w[STORED]):
-        if world.holder[entry] == consumer:
+        if has(world, consumer, entry):
             first = entry + WIDE if first < 0 else first
             last = entry + WIDE
     if first < 0:
@@ -306,6 +314,12 @@ def acknowledge(st: State, world: FailoverWorld, kind: int, consumer: int) -> in
         return IMPOSSIBLE
     acknowledge_entry(st, world, first if kind == s_.ACK_FIRST else last)
     return DONE
+
+
+@compiled_inside
+def has(world: FailoverWorld, consumer: int, entry: int) -> bool:
+    """Check whether the client of a consumer has an entry."""
+    return world.holder[entry] == consumer and world.discarded[entry] == 0
 
 
 @compiled_inside
@@ -420,7 +434,7 @@ def attempt(st: State, world: FailoverWorld) -> None:
     world.reader[at], world.epoch[at], world.overtaken[at] = active, w[EPOCH], 0
     world.size[at] = rules.read_size(st.permits[active], w[BATCH_SIZE], True, per_entry)
     world.began[at] = world.start[at] = st.s[st_.READ_POSITION]
-    world.waited[at] = int(waits)
+    world.waited[at], world.requested[at] = int(waits), world.requests[active]
     w[READS] += 1
     w[PENDING] = 1
 
@@ -456,6 +470,7 @@ def remove_read(world: FailoverWorld, known: int, at_cursor: int) -> None:
         world.began[at] = world.began[at + 1]
     for at in range(at_cursor, world.w[READS]):
         world.start[at], world.waited[at] = world.start[at + 1], world.waited[at + 1]
+        world.requested[at] = world.requested[at + 1]
 
 
 @compiled_inside
@@ -476,6 +491,7 @@ def complete_read(st: State, world: FailoverWorld) -> int:
             if st.deleted[entry] == 0 and count < size:
                 world.entries[count] = entry
                 count += 1
+    is_old = world.requested[at] != world.requests[reader]
     for earlier in range(at):
         world.overtaken[earlier] = 1
     remove_read(world, at, at)
@@ -487,14 +503,17 @@ def complete_read(st: State, world: FailoverWorld) -> int:
     if rules.is_read_for_another(reader, w[ACTIVE]):
         cursor.rewind(st)
     elif count > 0:
-        send(st, world, count)
+        send(st, world, count, is_old)
     attempt(st, world)
     return DONE
 
 
 @compiled_inside
-def send(st: State, world: FailoverWorld, count: int) -> None:
-    """Send ``count`` entries to the active consumer, and check that they are pending on nobody."""
+def send(st: State, world: FailoverWorld, count: int, is_old: bool) -> None:
+    """Send ``count`` entries to the active consumer, and check that they are pending on nobody.
+
+    ``is_old``: they were read before its last request.
+    """
     w = world.w
     active = w[ACTIVE] + WIDE
     messages, acked = WIDE, WIDE
@@ -514,7 +533,7 @@ def send(st: State, world: FailoverWorld, count: int) -> None:
             w[WAS_BROKEN] = promises.DOUBLE_OUTSTANDING
             w[AT_ENTRY], w[AT_CONSUMER] = entry, active
             w[TO_THE_SAME] = int(world.holder[entry] == active)
-        world.holder[entry] = active
+        world.holder[entry], world.discarded[entry] = active, int(is_old)
 
 
 # --- the end of a schedule -------------------------------------------------------------------------------------------
@@ -534,7 +553,7 @@ def settle(st: State, world: FailoverWorld, choice: ActiveConsumers) -> int:
         for consumer in range(1, w[JOINED] + 1):
             if world.number_of_name[world.name_of[consumer]] == consumer:
                 for entry in range(w[STORED]):
-                    if world.holder[entry] == consumer:
+                    if has(world, consumer, entry):
                         acknowledge_entry(st, world, entry)
                 if st.permits[consumer] < 1:
                     grant(st, world, consumer, _MANY_PERMITS)
@@ -629,9 +648,11 @@ def new_world(profile: Profile) -> FailoverWorld:
         w[at] = int(value)
     sizes = {
         **dict.fromkeys(("number_of_name",), s_.NAMES),
-        **dict.fromkeys(("name_of", "away"), MAX_CONSUMERS),
-        **dict.fromkeys(("holder", "parts", "left", "entries"), MAX_ENTRIES),
-        **dict.fromkeys(("reader", "epoch", "size", "began", "overtaken", "start", "waited"), MAX_READS),
+        **dict.fromkeys(("name_of", "away", "requests"), MAX_CONSUMERS),
+        **dict.fromkeys(("holder", "discarded", "parts", "left", "entries"), MAX_ENTRIES),
+        **dict.fromkeys(
+            ("reader", "epoch", "size", "began", "overtaken", "start", "waited", "requested"), MAX_READS
+        ),
     }
     return FailoverWorld(w=w, **{name: np.zeros(size, np.int64) for name, size in sizes.items()})
 

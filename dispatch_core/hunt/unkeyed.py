@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -65,10 +66,14 @@ class Player(ABC):
 
 @dataclass(slots=True)
 class _Read:
-    """A read in flight. ``start``: the read position when it was issued; ``waits``: nothing was there then."""
+    """A read in flight, when it was issued. ``start``: the read position; ``waits``: nothing was there.
+
+    ``requests``: how often its reader had requested redelivery.
+    """
 
     start: int
     waits: bool
+    requests: int
 
 
 class FailoverPlayer(WrittenLog, Player):
@@ -86,6 +91,8 @@ class FailoverPlayer(WrittenLog, Player):
         self._most = int(profile.settings.get("maxConsumersPerSubscription", 0))
         self._reads: list[_Read] = []
         self._holders: dict[int, int] = {}  # entry → number of the consumer that was sent it last
+        self._discarded: set[int] = set()  # entries that the client of their holder does not have
+        self._requests: Counter[int] = Counter()  # of each consumer, for redelivery
         self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
         self._away: list[int] = []  # names that resets have disconnected: their clients connect again
         for step in schedule:
@@ -158,7 +165,13 @@ class FailoverPlayer(WrittenLog, Player):
             self._ack(number, pending[0 if kind == s_.ACK_FIRST else -1])
 
     def _pending_on(self, number: int) -> list[int]:
-        return sorted(entry for entry, holder in self._holders.items() if holder == number)
+        """List what a client has: it discards what was read before its last request (PIP-84)."""
+        sent = (entry for entry, holder in self._holders.items() if holder == number)
+        return sorted(entry for entry in sent if entry not in self._discarded)
+
+    def _take_back(self, number: int) -> None:
+        """Forget what a consumer was sent."""
+        self._holders = {entry: holder for entry, holder in self._holders.items() if holder != number}
 
     def _join(self, name: int, permits: int, priority_level: int = 0) -> None:
         if 0 < self._most <= len(self._numbers):
@@ -175,8 +188,7 @@ class FailoverPlayer(WrittenLog, Player):
     def _leave(self, name: int, number: int, *, by_reset: bool = False) -> None:
         del self._numbers[name]
         self._write("consumer_removed", number)
-        for entry in self._pending_on(number):
-            del self._holders[entry]
+        self._take_back(number)
         pick = self.core.leave(number, by_reset=by_reset)
         if pick is not None:
             self._chosen(pick)
@@ -258,8 +270,8 @@ class FailoverPlayer(WrittenLog, Player):
     def _request(self, number: int) -> None:
         """Request everything again: the client drops what it has, the active consumer's dispatcher rewinds."""
         self._write("redeliver", number)
-        for entry in self._pending_on(number):
-            del self._holders[entry]
+        self._requests[number] += 1
+        self._take_back(number)
         if not self.core.hears_redelivery(number):
             return
         waiting = [read for read in self._reads if self._waits(read)]
@@ -287,7 +299,8 @@ class FailoverPlayer(WrittenLog, Player):
         if waits and any(self._waits(read) for read in self._reads):
             self.core.fail_read()
             return
-        self._reads.append(_Read(start, waits))
+        assert self.core.active is not None
+        self._reads.append(_Read(start, waits, self._requests[self.core.active]))
 
     def _complete_read(self) -> None:
         """Complete the oldest read that does not wait."""
@@ -307,10 +320,11 @@ class FailoverPlayer(WrittenLog, Player):
                 self._attempt()
             return
         if result.entries:
-            self._send(result.entries)
+            self._send(result.entries, read.requests)
         self._attempt()
 
-    def _send(self, entries: Sequence[int]) -> None:
+    def _send(self, entries: Sequence[int], requests: int) -> None:
+        """Send entries of a read; ``requests``: see ``_Read``."""
         number, _ = self.core.send(entries)
         sizes = [self.sizes[entry] for entry in entries]
         self._write("sent", number, positions=self._positions(entries), batch_sizes=sizes)
@@ -319,6 +333,7 @@ class FailoverPlayer(WrittenLog, Player):
         for entry in entries:
             self.broken |= entry in self._holders
             self._holders[entry] = number
+            (self._discarded.discard if requests == self._requests[number] else self._discarded.add)(entry)
 
 
 # --- Shared ----------------------------------------------------------------------------------------------------------

@@ -123,6 +123,23 @@ def test_seeded_schedules_are_the_same_and_clean_but_for_known_causes(version: s
     assert first.played == 1000
 
 
+def test_a_client_cannot_acknowledge_what_was_read_before_its_request() -> None:
+    """It discards that (PIP-84), so it comes again; since #26174 the broker drops it. Brokers 4.0.0 and 4.2.4 do the same."""
+    schedule = steps(
+        "an entry of key k1 is stored",
+        "c1 joins with 2 permits",
+        "the broker's timer ends",
+        "c1 requests everything again",
+        "the normal read completes",
+    )
+    acknowledges = [*schedule, s_.parse("c1 acknowledges the first entry that it holds")]
+    for version, sent_twice in (("4.0.0", True), ("4.2.4", False)):
+        for tried in (schedule, acknowledges):
+            find = UnkeyedHunter(profile(version, "Failover")).play(tried)
+            assert (find is not None) == sent_twice
+        assert player_of(profile(version, "Failover"), acknowledges).entries_left() == [0]
+
+
 def test_a_cumulative_acknowledgement_is_of_all_before_it() -> None:
     start = steps(
         *["an entry of key k1 is stored"] * 3,
