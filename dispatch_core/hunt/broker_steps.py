@@ -84,7 +84,7 @@ def take(st: State, world: World, owners: Owners, number: int) -> int:
     if slot == NOBODY:
         return IMPOSSIBLE
     if kind == s_.LEAVE:
-        return leave(st, world, owners, name, slot)
+        return leave(st, world, owners, name, slot, False)
     return command(st, world, name, slot, kind)
 
 
@@ -189,7 +189,7 @@ def join(st: State, world: World, owners: Owners, name: int, permits: int, level
 
 
 @compiled_inside
-def leave(st: State, world: World, owners: Owners, name: int, slot: int) -> int:
+def leave(st: State, world: World, owners: Owners, name: int, slot: int, by_reset: bool) -> int:
     """Let a consumer leave: the selector, the list, its pending entries, a read attempt, then the rule of ordering."""
     w = world.w
     move = owners.sizes[0] // 2 + slot
@@ -219,6 +219,8 @@ def leave(st: State, world: World, owners: Owners, name: int, slot: int) -> int:
         register(st, world, owners, node, move, slot)
         if st.s[st_.TRACK_DRAINING] == 1:
             draining_hashes.forget_consumer(st, slot)
+    if by_reset and w[w_.READS_LATER] == 1:
+        return result_of(world)
     attempt(st, world)
     again = False
     if w[w_.CLASSIC] == 1:
@@ -416,7 +418,8 @@ def move_forward(st: State, world: World, target: int) -> int:
 def reset(st: State, world: World, owners: Owners) -> int:
     """Reset the cursor to the first entry: all consumers are disconnected before, in their order.
 
-    Source: PersistentSubscription.resetCursorInternal.
+    Source: PersistentSubscription.resetCursorInternal, PersistentDispatcherMultipleConsumers.disconnectAllConsumers and
+    (4.x) .notifyRedeliveryMessageAdded.
     """
     w = world.w
     if w[w_.STORED] == 0:
@@ -424,7 +427,7 @@ def reset(st: State, world: World, owners: Owners) -> int:
     for _ in range(len(world.slot_of_name)):
         if st.s[st_.N_CONSUMERS] > 0:
             slot = st.order[0] + WIDE
-            came_to = leave(st, world, owners, slot // SLOTS_PER_NAME, slot)
+            came_to = leave(st, world, owners, slot // SLOTS_PER_NAME, slot, True)
             if came_to != DONE:
                 return came_to
     cursor_moves.reset(st, 0)

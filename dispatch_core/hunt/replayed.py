@@ -24,7 +24,7 @@ from dispatch_core.broker.state import I64
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.ownership import ranges_of
-from dispatch_core.hunt.world import MAX_ENTRIES
+from dispatch_core.hunt.world import MAX_ENTRIES, reads_later
 from dispatch_core.hunt.written_log import WrittenLog
 
 _MANY_PERMITS: Final = 10
@@ -170,15 +170,17 @@ class Replay(WrittenLog):
         shown = [[start, end] for start, end in ranges]
         return {"mode": mode, "allow_out_of_order": self.profile.allow_out_of_order, "ranges": shown}
 
-    def _leave(self, name: int, number: int) -> None:
+    def _leave(self, name: int, number: int, *, by_reset: bool = False) -> None:
         del self._numbers[name]
         self._hanging.discard(name)
         self._write("consumer_removed", number)
         self._removed(number)
         if not self._numbers and self._read_waits():
             self._cancel_read()
-        self._attempt()
-        if self._forgets(number):
+        attempts = not (by_reset and reads_later(self.profile))
+        if attempts:
+            self._attempt()
+        if self._forgets(number) and attempts:
             self._attempt()
 
     # --- what other dispatchers do in their own way --------------------------------------------------------------
@@ -305,7 +307,7 @@ class Replay(WrittenLog):
             return
         names = {number: name for name, number in self._numbers.items()}
         for number in self.core.connected():
-            self._leave(names[number], number)
+            self._leave(names[number], number, by_reset=True)
         self._write_move("reset_cursor", self.core.mark_delete(), -1)
         self.core.reset(0)
 
