@@ -26,6 +26,7 @@ from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line, ShownConsum
 from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.earlier_positions import Begun
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.index_acks import IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
@@ -774,6 +775,21 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
     def _on_rewind(self, line: Line) -> None:
         super()._on_rewind(line)
         self._compare_rewound(line)
+
+    def _begun(self, line: Line) -> Begun | None:
+        """See ``PositionsDriver``. The core rewinds at the beginning of a round that finds no consumers.
+
+        Its line ``rewind`` is written when that is done. An operation of another thread may come in between.
+        """
+        begun = super()._begun(line)
+        if begun is not None or line.kind != "cursor_op" or not self._open:
+            return begun
+        window = self._open[-1]
+        if window.begun.kind != "round_begin" or all(
+            other.kind != "rewind" for _at, other in self._within(window.end)
+        ):
+            return None
+        return Begun(window.begun.seq - 1)
 
     # --- comparison ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Moves of the cursor: which of them trim what a Shared subscription has pending, and when the counters fall.
+"""Moves of the cursor: which of them trim what a Shared subscription has pending, when the counters fall, and rewinds.
 
 Recordings of 4.2.4 (tests/data/races):
 
@@ -7,6 +7,8 @@ Recordings of 4.2.4 (tests/data/races):
   set, and are asked for at 57.
 - ``soak-41947-shared-racing``: a skip moves mark-delete at line 71. The thread that has stored it trims behind line 81,
   which shows the counter before. At 90 it has fallen.
+- ``ops-40048-seek-earliest-classic-ch``: the round of line 360 finds no consumers, so it rewinds, which line 362 says. The
+  seek of line 361 shows the read position before that.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tests.dispatch_core.verify import tampering as t
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
 STORED_AGAIN: Final = RACES / "soak-41782-second-shared-quiet"
 TRIMMED_LATE: Final = RACES / "soak-41947-shared-racing"
+BEFORE_THE_REWIND: Final = RACES / "ops-40048-seek-earliest-classic-ch"
 
 
 def test_a_position_that_is_stored_again_trims_nothing(tmp_path: Path) -> None:
@@ -81,3 +84,28 @@ def test_a_counter_does_not_fall_much_later(tmp_path: Path) -> None:
         if line.get("seq", 0) >= 73:
             line["t_us"] += 200_000
     assert 81 in {finding.seq for finding in t.divergent(TRIMMED_LATE, trace, tmp_path)}
+
+
+def test_an_operation_within_a_round_that_rewinds_shows_the_position_before() -> None:
+    tally = t.verified(BEFORE_THE_REWIND).tally
+    assert tally.total("divergent") == 0
+    assert [(f.status, f.racing_seq) for f in tally.findings if f.seq == 361] == [("uncertain", 360)]
+
+
+@pytest.mark.parametrize("read_position", ["97:42", "97:164", "97:0"])
+def test_it_shows_no_other_position(read_position: str, tmp_path: Path) -> None:
+    trace = t.raw(BEFORE_THE_REWIND)
+    t.line_of(trace, 361)["read_position"] = read_position
+    assert 361 in {finding.seq for finding in t.divergent(BEFORE_THE_REWIND, trace, tmp_path)}
+
+
+@pytest.mark.parametrize("behind", [362, 363])
+def test_it_shows_no_position_before_a_rewind_that_is_logged(behind: int, tmp_path: Path) -> None:
+    trace = t.moved(t.raw(BEFORE_THE_REWIND), 361, behind)
+    assert behind in {finding.seq for finding in t.divergent(BEFORE_THE_REWIND, trace, tmp_path)}
+
+
+def test_it_shows_no_position_before_a_rewind_without_its_line(tmp_path: Path) -> None:
+    trace = t.raw(BEFORE_THE_REWIND)
+    trace.remove(t.line_of(trace, 362))
+    assert 361 in {finding.seq for finding in t.divergent(BEFORE_THE_REWIND, trace, tmp_path)}
