@@ -52,6 +52,8 @@ _OF_A_DISPATCHER_IN_USE: Final = (
 _OF_AN_OPEN_DISPATCHER: Final = frozenset({"consumer_added", "read_issued", "replay_read_issued"})
 #: Pseudo connections of breaks count down from here.
 _BROKEN: Final = -(1 << 41)
+#: Pseudo connection of the timer that cancels a waiting read.
+_CANCELS: Final = -(1 << 43)
 _REMOVAL: Final = frozenset({"consumer_removing"})
 _USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
@@ -77,6 +79,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         # No line between the present one and this one is of a dispatcher in use, or removes a consumer.
         self._use_or_removal_at = 0
         self._removal_at = 0  # no line between the present one and this one begins a removal
+        self._cancel: Command | None = None  # of a waiting read, within the present read attempt
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -122,6 +125,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
     def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
         """See ``RacingDriver``. A connection may have broken already if its consumer is removed soon, without a command."""
         waiting, late = super()._under_way(steps)
+        if self._cancel is not None:
+            self._placed.append(self._cancel)
+            late[_CANCELS] = [self._cancel]
         for consumer in self.core.connected() if self._removal_comes_soon() else ():
             removal = self._removal_ahead(consumer)
             if removal is not None:
@@ -143,6 +149,18 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._removal_at = self._lines.first_of(_REMOVAL, max(self._at + 1, self._removal_at), stop)
         return self._removal_at < stop and self._lines[self._removal_at].t_us - self._line.t_us <= HELD_UP_US
 
+    def _cancel_within(self, window: Window) -> Command | None:
+        """Return the cancel of a waiting read that comes before an attempt issues its own.
+
+        The timer that cancels it does not hold the dispatcher's lock (``cancelPendingRead``, ``RescheduleReadHandler``).
+        """
+        for _at, line in self._within(window.end):
+            if line.kind in ("read_issued", "replay_read_issued"):
+                return None
+            if line.kind == "read_cancelled" and line.inputs["cancelled"]:
+                return Command(line.seq, _CANCELS, "the cancel of the read", cancels=True)
+        return None
+
     def break_connection(self, command: Command) -> None:
         """See ``RacingDriver``."""
         self.core.connection_broke(command.connection, inactive=command.inactive)
@@ -160,6 +178,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         rated = self._rate_may_hold()
         limited: list[Difference] = []  # decisions that a rate, or chance, explains
         pauses = self._pauses(recorded)
+        self._cancel = self._cancel_within(window)
 
         def decide(between: Between) -> Read:
             limited.clear()
@@ -335,8 +354,11 @@ class MultipleConsumersVerifier(ShownStateDriver):
         return self._at
 
     def _on_read_cancelled(self, line: Line) -> None:
-        if line.inputs["cancelled"]:
-            self._reads.cancelled()
+        if not line.inputs["cancelled"]:
+            return
+        self._reads.cancelled()
+        cancel, self._cancel = self._cancel, None
+        if cancel is None or cancel.seq != line.seq or not cancel.applied:
             self.core.read_cancelled()
 
     def _on_read_done(self, line: Line) -> None:

@@ -75,6 +75,7 @@ class Command:
         0  # the first step of the window that it may come before: those in front were logged already
     )
     closes: bool = False  # the dispatcher is closed
+    cancels: bool = False  # a waiting read is cancelled
     resets_from: int | None = None  # a reset takes effect after the round; mark-delete was here before
     breaks: bool = False  # the connection breaks; its consumer is removed at line ``seq``
     inactive: bool = False  # of one that breaks: it is not active any more, either

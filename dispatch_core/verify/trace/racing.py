@@ -358,6 +358,8 @@ class RacingDriver(CursorDriver):
             self._effects.trimmed += self._trim_passed()
         elif command.permits:
             command.result = self.core.flow(command.connection, command.permits)
+        elif command.cancels:
+            self.core.read_cancelled()
         else:
             self.finish_command(command)
 

@@ -1,0 +1,55 @@
+"""A timer cancels a waiting read while the dispatcher attempts to read: it does not hold the dispatcher's lock.
+
+``4.0.0/ops-40000-reset-back-ch`` (tests/data/races): a replay read is in flight when the attempt of line 1096 begins. At
+1097 the timer cancels the normal read that waits. This release forgets the replay read with it, so that the attempt asks for
+the next one at 1099.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.dispatch_core.verify import tampering as t
+
+RECORDING: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "ops-40000-reset-back-ch"
+CANCEL, READ, END = 1097, 1099, 1100
+
+
+def found(trace: t.Trace, where: Path) -> set[int]:
+    return {finding.seq for finding in t.divergent(RECORDING, trace, where)}
+
+
+def test_a_cancel_before_the_read_of_an_attempt_comes_first() -> None:
+    tally = t.verified(RECORDING).tally
+    assert tally.total("divergent") == 0
+    assert not [finding for finding in tally.findings if finding.seq > CANCEL]
+
+
+def test_a_cancel_behind_the_read_does_not_cause_it(tmp_path: Path) -> None:
+    assert READ - 1 in found(t.moved(t.raw(RECORDING), CANCEL, READ), tmp_path)
+
+
+def test_a_cancel_behind_the_attempt_does_not_cause_its_read(tmp_path: Path) -> None:
+    assert READ - 1 in found(t.moved(t.raw(RECORDING), CANCEL, END), tmp_path)
+
+
+def test_an_attempt_without_a_cancel_waits_for_the_replay_read(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    t.line_of(trace, CANCEL)["cancelled"] = False
+    assert READ in found(trace, tmp_path)
+
+
+def test_a_release_that_keeps_the_replay_read_waits_for_it(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    trace[0]["broker_version"] = "4.0.3"
+    assert READ in found(trace, tmp_path)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("pending_read", True), ("pending_replay", False)])
+def test_the_flags_at_the_end_of_the_attempt_are_compared(flag: str, value: bool, tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    t.line_of(trace, END)[flag] = value
+    assert END in found(trace, tmp_path)
