@@ -39,6 +39,8 @@ _CONTESTED: Final = -2
 _COUNTED: Final = -3
 #: Pseudo connection of the close of the dispatcher.
 _CLOSING: Final = -(1 << 42)
+#: Pseudo connections of commands behind acks that come before sends count down from here.
+_BEHIND_PLACED: Final = -(1 << 44)
 #: Pseudo connections of open facts count down from here.
 _FACTS: Final = -(1 << 40)
 
@@ -138,6 +140,8 @@ class RacingDriver(CursorDriver):
         self._effects = Effects()
         self._closing: Command | None = None  # the dispatcher is closed within the present window
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
+        # Consumer and entry of pending acks that go in the present window before it sends the entry to that consumer again.
+        self._sent_again: set[tuple[int, int]] = set()
         self._window_end = 0  # index of the last line of the present window
         self._permits_at_end: dict[
             int, int
@@ -562,7 +566,8 @@ class RacingDriver(CursorDriver):
         if not window.closed:
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
-        self._sent_at = {}
+        self._sent_at, self._sent_again = {}, set()
+        removed: set[tuple[int, int]] = set()
         self._window_end = window.end
         self._permits_at_end = {}
         self._closing = None
@@ -571,7 +576,12 @@ class RacingDriver(CursorDriver):
             kind = line.kind
             if kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
+                if removed and not self.steps_of_send:
+                    sent = {(line.consumer, entry) for entry in line.recorded["positions"]}
+                    self._sent_again |= removed & sent
                 logged += self.steps_of_send
+            elif kind == "pending_ack_removed" and line.consumer is not None:
+                removed |= {(line.consumer, entry) for entry in line.recorded["positions"]}
             elif kind in ("flow", "ack"):
                 if at not in self._judged:
                     self._peek(line, logged)
@@ -592,7 +602,7 @@ class RacingDriver(CursorDriver):
         unacked = self.core.state.unacked.copy()
         outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
         self._commit(outcome, late)
-        for command in self._peeked.values():
+        for command in chain(self._peeked.values(), *waiting.values()):
             command.earliest = 0
         self._note_contested_blocks(unacked, waiting)
         return outcome
@@ -639,10 +649,39 @@ class RacingDriver(CursorDriver):
         if self._closing is not None:
             waiting[_CLOSING] = [self._closing]
         waiting |= {_FACTS - number: [fact] for number, fact in enumerate(self._facts)}
+        if self._sent_again:
+            self._place_before_sends(waiting, late)
         for commands in late.values():  # commands of one connection keep their order
             for command, following in pairwise(commands):
                 following.step = max(command.step, following.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
+
+    def _place_before_sends(self, waiting: dict[int, list[Command]], late: dict[int, list[Command]]) -> None:
+        """Place acks before the sends of a round that sends their entries again, and what their connections did before.
+
+        A send adds its pending acks behind its line, under the lock under which a removal writes its own. So where the
+        removal stands in front of the send, it was the pending ack of an earlier send that went.
+        """
+        for connection, commands in list(waiting.items()):
+            proven = [
+                at
+                for at, command in enumerate(commands)
+                if command.entry >= 0
+                and not command.is_fact
+                and (self.core.holder(command.entry, command.connection), command.entry) in self._sent_again
+            ]
+            if not proven:
+                continue
+            first, following = commands[: proven[-1] + 1], commands[proven[-1] + 1 :]
+            for command in first:
+                command.step = command.latest = self.send_step
+            for command in following:
+                command.earliest = max(command.earliest, self.send_step)
+            waiting[connection], waiting[_BEHIND_PLACED - connection] = [], following
+            self._placed += first
+            placed = late.setdefault(connection, [])
+            placed += first
+            placed.sort(key=lambda command: command.seq)
 
     def _step_of(self, command: Command, steps: int) -> int:
         """Return before which step of a window a command that arrives within it has its effect, in the plain order."""
@@ -687,7 +726,7 @@ class RacingDriver(CursorDriver):
             command.applied = command not in outcome.late
         self._placed.clear()
         for command in chain(*late.values()):
-            command.step = 0
+            command.step = command.latest = 0
         for consumer, commands in late.items():
             taken = [c for c in commands if c.permits and c.result and c not in outcome.late]
             if taken:
@@ -807,4 +846,7 @@ class _Stage:
             driver._effects.results.append((command, driver.begin_command(command)))
 
     def apply_late(self, command: Command) -> None:
-        self._driver.finish_late(command)
+        if command.latest:  # it has arrived, and its effect is not logged yet
+            self.apply_early(command)
+        else:
+            self._driver.finish_late(command)

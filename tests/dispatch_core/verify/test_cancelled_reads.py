@@ -14,7 +14,9 @@ import pytest
 
 from tests.dispatch_core.verify import tampering as t
 
-RECORDING: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "ops-40000-reset-back-ch"
+RECORDING: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "ops-40000-reset-back-ch"
+)
 CANCEL, READ, END = 1097, 1099, 1100
 
 

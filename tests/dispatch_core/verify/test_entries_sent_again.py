@@ -1,0 +1,62 @@
+"""A round sends entries that are pending on their consumer, while that consumer acknowledges them.
+
+``4.0.0/ops-40001-reset-forward-ch`` (tests/data/races): two replay reads have the same entries, as this release forgets a
+replay read that is in flight. The round of line 816 sends what consumer 4 has already. It acknowledges these entries between
+lines 819 and 837, before the send of line 844, which makes them pending anew. The attempt of line 860 trims two of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.dispatch_core.verify import tampering as t
+
+RECORDING: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "ops-40001-reset-forward-ch"
+)
+ROUND, SENT, TRIM, END = 816, 844, (861, 862), 865
+
+
+def found(trace: t.Trace, where: Path) -> set[int]:
+    return {finding.seq for finding in t.divergent(RECORDING, trace, where)}
+
+
+def test_a_removal_before_the_send_is_of_the_earlier_pending_ack() -> None:
+    tally = t.verified(RECORDING).tally
+    assert tally.total("divergent") == 0
+    assert not [finding for finding in tally.findings if finding.seq > ROUND]
+
+
+def test_a_removal_behind_the_send_leaves_nothing_to_trim(tmp_path: Path) -> None:
+    """Entries 3:113 to 3:128 are acknowledged behind the send: only 3:112 is pending when the attempt trims."""
+    assert TRIM[1] in found(t.moved(t.raw(RECORDING), SENT, ROUND), tmp_path)
+
+
+@pytest.mark.parametrize("seq", TRIM)
+def test_a_release_of_the_trim_is_not_missing(seq: int, tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    trace.remove(t.line_of(trace, seq))
+    assert found(trace, tmp_path)
+
+
+@pytest.mark.parametrize("unacked", [13, 16, 22])
+def test_what_is_pending_anew_is_counted(unacked: int, tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    t.line_of(trace, END)["usable"][0][3] = unacked
+    assert END in found(trace, tmp_path)
+
+
+def test_an_entry_that_the_round_sends_first_is_not_acknowledged_before(tmp_path: Path) -> None:
+    """3:121 is pending on nobody when its removal is logged."""
+    trace = t.raw(RECORDING)
+    for seq in (819, 820):
+        t.line_of(trace, seq)["positions"] = ["3:121"]
+    assert 820 in found(trace, tmp_path)
+
+
+def test_the_removal_is_in_the_order_of_its_connection(tmp_path: Path) -> None:
+    """An ack of the connection whose removal is logged behind a later one of it."""
+    assert found(t.moved(t.raw(RECORDING), 820, 824), tmp_path)
