@@ -173,6 +173,21 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             ]
         return super()._decide(window, steps, decide, differences)
 
+    def _gone_before(self, at: int, send: Line) -> set[tuple[int, int]]:
+        """See ``RacingDriver``. A turn of a round prunes, too, and its line shows how far all is acknowledged by then.
+
+        Only the round prunes within a round: the hook of mark-delete waits for the dispatcher's lock.
+        """
+        gone = super()._gone_before(at, send)
+        if send.consumer not in self.core.recently_joined():
+            return gone
+        for pruned_at, line in self._within(at - 1):
+            position = line.recorded["mark_delete"] if line.kind == "recently_joined_pruned" else None
+            if position is not None:
+                reached = self._entries.last_up_to(*position)
+                gone |= {item for item in self._removed_between(pruned_at) if item[1] <= reached}
+        return gone
+
     def _read_moved_on(self) -> None:
         """See ``KeySharedVerifier``: whoever joins now remembers the position behind that read."""
         done = self._end_of_read()

@@ -74,8 +74,8 @@ class Command:
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already
     )
-    latest: int = (
-        0  # of an ack: it comes before this step of the window at the latest, as lines prove; 0 = none does
+    latest: int | None = (
+        None  # of an ack: it comes before this step of the window at the latest, as lines prove
     )
     closes: bool = False  # the dispatcher is closed
     cancels: bool = False  # a waiting read is cancelled
@@ -288,7 +288,8 @@ def _moves(waiting: dict[int, list[Command]], late: dict[int, list[Command]], st
     for connection, commands in late.items():
         for count in range(1, len(commands) + 1):
             # The latest first: what may still come after this window stays open for the next one.
-            last = min((command.latest for command in commands[-count:] if command.latest), default=steps)
+            proven = (command.latest for command in commands[-count:] if command.latest is not None)
+            last = min(proven, default=steps)
             for step in range(last, commands[-count].step, -1):
                 yield Move(connection, Shift.LATER, count, step)
             for step in range(_earliest(commands[:count]), commands[count - 1].step):

@@ -140,8 +140,8 @@ class RacingDriver(CursorDriver):
         self._effects = Effects()
         self._closing: Command | None = None  # the dispatcher is closed within the present window
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
-        # Consumer and entry of pending acks that go in the present window before it sends the entry to that consumer again.
-        self._sent_again: set[tuple[int, int]] = set()
+        # Consumer and entry of pending acks that go in the present window before a send, as its lines prove.
+        self._gone_first: set[tuple[int, int]] = set()
         self._window_end = 0  # index of the last line of the present window
         self._permits_at_end: dict[
             int, int
@@ -566,8 +566,8 @@ class RacingDriver(CursorDriver):
         if not window.closed:
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
-        self._sent_at, self._sent_again = {}, set()
-        removed: set[tuple[int, int]] = set()
+        self._sent_at, self._gone_first = {}, set()
+        any_removed = False
         self._window_end = window.end
         self._permits_at_end = {}
         self._closing = None
@@ -576,12 +576,11 @@ class RacingDriver(CursorDriver):
             kind = line.kind
             if kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
-                if removed and not self.steps_of_send:
-                    sent = {(line.consumer, entry) for entry in line.recorded["positions"]}
-                    self._sent_again |= removed & sent
+                if any_removed and not self.steps_of_send:
+                    self._gone_first |= self._gone_before(at, line)
                 logged += self.steps_of_send
-            elif kind == "pending_ack_removed" and line.consumer is not None:
-                removed |= {(line.consumer, entry) for entry in line.recorded["positions"]}
+            elif kind == "pending_ack_removed":
+                any_removed = True
             elif kind in ("flow", "ack"):
                 if at not in self._judged:
                     self._peek(line, logged)
@@ -649,26 +648,37 @@ class RacingDriver(CursorDriver):
         if self._closing is not None:
             waiting[_CLOSING] = [self._closing]
         waiting |= {_FACTS - number: [fact] for number, fact in enumerate(self._facts)}
-        if self._sent_again:
+        if self._gone_first:
             self._place_before_sends(waiting, late)
         for commands in late.values():  # commands of one connection keep their order
             for command, following in pairwise(commands):
                 following.step = max(command.step, following.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
 
-    def _place_before_sends(self, waiting: dict[int, list[Command]], late: dict[int, list[Command]]) -> None:
-        """Place acks before the sends of a round that sends their entries again, and what their connections did before.
+    def _gone_before(self, at: int, send: Line) -> set[tuple[int, int]]:
+        """Return consumer and entry of pending acks of which a send proves that they went before it.
 
-        A send adds its pending acks behind its line, under the lock under which a removal writes its own. So where the
-        removal stands in front of the send, it was the pending ack of an earlier send that went.
+        A send adds its pending acks behind its line, under the lock under which a removal writes its own. So where it sends
+        an entry again, and the removal stands in front of it, it was the pending ack of the earlier send that went.
         """
+        sent = {(send.consumer, entry) for entry in send.recorded["positions"]}
+        return {gone for gone in self._removed_between(at) if gone in sent}
+
+    def _removed_between(self, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield consumer and entry of the pending acks that go in the present window, before the line at index ``stop``."""
+        for _at, line in self._within(stop - 1):
+            if line.kind == "pending_ack_removed" and line.consumer is not None:
+                yield from ((line.consumer, entry) for entry in line.recorded["positions"])
+
+    def _place_before_sends(self, waiting: dict[int, list[Command]], late: dict[int, list[Command]]) -> None:
+        """Place the acks of ``_gone_first`` before the sends of a window, and what their connections did before."""
         for connection, commands in list(waiting.items()):
             proven = [
                 at
                 for at, command in enumerate(commands)
                 if command.entry >= 0
                 and not command.is_fact
-                and (self.core.holder(command.entry, command.connection), command.entry) in self._sent_again
+                and (self.core.holder(command.entry, command.connection), command.entry) in self._gone_first
             ]
             if not proven:
                 continue
@@ -726,7 +736,7 @@ class RacingDriver(CursorDriver):
             command.applied = command not in outcome.late
         self._placed.clear()
         for command in chain(*late.values()):
-            command.step = command.latest = 0
+            command.step, command.latest = 0, None
         for consumer, commands in late.items():
             taken = [c for c in commands if c.permits and c.result and c not in outcome.late]
             if taken:
@@ -846,7 +856,7 @@ class _Stage:
             driver._effects.results.append((command, driver.begin_command(command)))
 
     def apply_late(self, command: Command) -> None:
-        if command.latest:  # it has arrived, and its effect is not logged yet
+        if command.latest is not None:  # it has arrived, and its effect is not logged yet
             self.apply_early(command)
         else:
             self._driver.finish_late(command)
