@@ -123,9 +123,12 @@ def moved_by_result(st: State, last_entry: int, count: int, size: int, start: in
     """Move the read position of a dispatcher with one active consumer by a read of ``size`` entries that returned ``count``.
 
     It goes on from behind mark-delete, wherever the cursor was rewound to meanwhile. ``last_entry``: the last one that is
-    known to be stored, -1 = none is. ``start``: the read position when the read was issued, -1 = not known. A read that
-    waits at the end of the topic goes on from there, also behind a rewind, and moves the read position there
-    (ManagedCursorImpl.checkForNewEntries).
+    known to be stored, -1 = none is. ``start``: the read position when the read was issued, -1 = not known, or a release
+    before #24898.
+
+    A read that waits at the end of the topic looks again after a while, and goes on from where it was issued, also behind
+    a rewind. It finds nothing there, and moves the read position there (ManagedCursorImpl.checkForNewEntries). Before #24898
+    it was bounded by the end of the topic as of its issue, and such a read moves nothing.
     """
     if last_entry >= 0:
         is_at_end = meets_end(st, count, size)

@@ -113,6 +113,7 @@ class SingleActiveDispatcher:
             )
         )
         self._epochs = "failover_read_epoch" in profile.changes
+        self._waiting_read_gets_entries = "waiting_read_gets_entries" in profile.changes
         self._members: list[failover.Candidate] = []
         self._selector: Selector | None = None  # of an Exclusive consumer with key hash ranges
         self._average: dict[int, float] = {}
@@ -414,7 +415,7 @@ class SingleActiveDispatcher:
             return ReadResult(None)
         self.pending = False
         stored = [entry for entry in entries if entry >= 0]
-        start = -1 if done.start is None else done.start
+        start = done.start if self._waiting_read_gets_entries and done.start is not None else -1
         cursor.moved_by_result(self.state, stored[-1] if stored else -1, len(entries), done.size, start)
         if stored:
             self._position_sure = not self._reads and not self._reads_overlap

@@ -499,7 +499,7 @@ def complete_read(st: State, world: FailoverWorld) -> int:
         return DONE
     w[PENDING] = 0
     last = world.entries[count - 1] if count > 0 else -1
-    cursor.moved_by_result(st, last, count, size, began)
+    cursor.moved_by_result(st, last, count, size, began if w[EMPTY_WHEN_WAITED] == 0 else -1)
     if rules.is_read_for_another(reader, w[ACTIVE]):
         cursor.rewind(st)
     elif count > 0:

@@ -73,7 +73,7 @@ WRONG_RULES: dict[str, tuple[object, str, object]] = {
     "flow counts while the delay runs": (rules, "delay_holds_flow", lambda: False),
     "the delay holds the read after a batch": (rules, "delay_holds_reads", lambda: True),
     "all consumers are served": (rules, "only_the_active_is_served", lambda consumer, active: True),
-    "reads of one less": (rules, "read_size", lambda permits, batch, **_: max(permits - 1, 1)),
+    "reads of one less": (rules, "read_size", lambda permits, *_: max(permits - 1, 1)),
     "no rewind": (SingleActiveDispatcher, "_rewind", lambda self: None),
     "acks do not count": (SingleActiveDispatcher, "acknowledge", lambda self, entry, ack_set=(): None),
     "mark-delete does not move": (AcksOnTheirWay, "mark_delete", lambda self, applied: -1),

@@ -48,8 +48,6 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         # pairs of consumers: the first was sent to before the second in some round
         self._served_before: set[tuple[int, int]] = set()
         self._attempts_logged = facts.reads_framed
-        # Recently joined consumers as of the last line that says that some were freed, and those that joined since.
-        self._joined_lately: set[int] = set()
         # The read position of the line consumer_added, by consumer, until its selector_added.
         self._shown_at_join: dict[int, int] = {}
 
@@ -58,22 +56,7 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         for connection in self._connections.values():
             self._settle(connection)  # mark-delete has moved: the acks that moved it are through
         self.core.prune()
-        if self._joined_lately.intersection(self.core.connected()).issubset(self.core.recently_joined()):
-            self._free_in_front()
-        self._joined_lately = set(self.core.recently_joined())
         super()._on_recently_joined_pruned(line)
-
-    def _free_in_front(self) -> None:
-        """Free those that remember the position in front of a read after all: the line shows that somebody is freed.
-
-        An earlier decision took them for joined behind the read.
-        """
-        reached = self.core.mark_delete() + 1
-        for consumer, position in self.core.recently_joined().items():
-            in_front = self.core.read_when_joining(consumer)
-            if in_front is not None and in_front <= reached < position:
-                self.core.hold_back_from(consumer, in_front)
-        self.core.prune()
 
     # --- membership ----------------------------------------------------------------------------------------------
 
@@ -99,7 +82,6 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         super()._on_selector_added(line)
         if in_flight and self.core.may_be_held_back():
             self._open_join(line, mark_delete)
-        self._joined_lately.add(who(line))
         self._shown_at_join.pop(who(line), None)
 
     def _open_join(self, line: Line, mark_delete: int) -> None:

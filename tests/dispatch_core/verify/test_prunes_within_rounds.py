@@ -34,6 +34,11 @@ def test_a_round_without_a_prune_frees_nobody(tmp_path: Path) -> None:
     assert found(trace, tmp_path)
 
 
+@pytest.mark.parametrize("behind", [SENT, 4669])
+def test_a_prune_behind_the_send_or_the_round_frees_nobody_before(behind: int, tmp_path: Path) -> None:
+    assert found(t.moved(t.raw(RECORDING), PRUNE, behind), tmp_path)
+
+
 @pytest.mark.parametrize("mark_delete", ["11:1999", "11:1902", "11:2002"])
 def test_a_prune_shows_where_mark_delete_is(mark_delete: str, tmp_path: Path) -> None:
     trace = t.raw(RECORDING)

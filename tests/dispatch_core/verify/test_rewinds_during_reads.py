@@ -10,6 +10,8 @@ A read that waits at the end of the topic looks again after a while (managedLedg
 cursor was rewound since, there are entries to read, but the read goes on from where it was issued. It finds nothing there,
 and moves the read position back to the end (ManagedCursorImpl.checkForNewEntries).
 
+Releases before #24898 bound a read by the end of the topic as of its issue: theirs ends with nothing and moves nothing.
+
 - ``4.2.4/failover-batches-40045-modulo-racing``: the read of line 585 is issued at 92:250. The cursor is rewound to 92:140
   at 587, and the read ends with nothing at 590, at 92:250.
 """
@@ -55,6 +57,14 @@ def test_a_read_that_waits_moves_the_read_position_to_where_it_was_issued() -> N
     result = t.verified(RACES / "failover-batches-40045-modulo-racing")
     assert result.tally.total("divergent") == 0
     assert not {WAITED, 593} & {finding.seq for finding in result.tally.findings}
+
+
+def test_a_read_that_waits_moved_nothing_before_24898(tmp_path: Path) -> None:
+    recording = RACES / "failover-batches-40045-modulo-racing"
+    trace = t.raw(recording)
+    trace[0]["broker_version"] = "4.0.7"
+    result = t.verified(t.copy_with(recording, trace, tmp_path))
+    assert WAITED in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
 
 
 @pytest.mark.parametrize("shown", ["92:141", "92:249", "92:251"])
