@@ -84,7 +84,7 @@ def test_what_comes_again_behind_a_move_is_found(tmp_path: Path, capsys: pytest.
 
 
 def test_a_reset_behind_the_end_of_the_topic_ends_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is published later is no duplicate, although the reset named a position behind it."""
+    """Entries that are published later are no duplicates, although the reset named a position behind them."""
     verdict, findings = judged(BEHIND_THE_END, capsys)
     assert verdict == "PASS"
     assert "duplicate_after_ack" not in {finding["kind"] for finding in findings}
