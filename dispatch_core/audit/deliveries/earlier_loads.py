@@ -41,7 +41,7 @@ class EarlierLines:
 
     def add(self, events: pa.Table) -> None:
         """Add the lines of the next incarnation."""
-        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations()
+        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations(streaming=False)
         lines = Lines.of(events, flows=self._flows, cursor_ops=cursor_ops)
         connections = Connections(self._consumers)
         connections.meet(events)

@@ -254,7 +254,7 @@ class AuditFold:
         return self._cursor_ops_logged and CURSOR_MOVED not in self._records
 
     def _cursor_operations(self) -> CursorOperations | None:
-        return CursorOperations() if self._moves_are_cursor_ops else None
+        return CursorOperations(streaming=not self._whole) if self._moves_are_cursor_ops else None
 
     @property
     def deletions_logged(self) -> bool:
@@ -369,6 +369,7 @@ class AuditFold:
             single_active=self.window.single_active,
             ordered=kind != "Shared",
             moves_logged=self.moves_logged,
+            moves_exact=self._moves_are_cursor_ops,
             deletions_logged=self.deletions_logged,
         )
 

@@ -60,6 +60,7 @@ from dispatch_core.audit.deliveries.layout import (
     END,
     END_OPERATION,
     ENTRY,
+    EXACT,
     FIRST_CHANGE,
     FIRST_OPEN,
     FIRST_REQUEST,
@@ -720,7 +721,7 @@ def take(
                         _close(deliveries, entries, keys, first_at, entry_key, at, MOVED, op)
                     at = after
             _pass(entries, 0, upto, op)
-            last_moved_to = upto
+            last_moved_to = -1 if s[MOVES_LOGGED] == EXACT else upto
             if code == 10:
                 acked_up_to = max(acked_up_to, upto)
             else:

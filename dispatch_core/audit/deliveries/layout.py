@@ -86,8 +86,9 @@ REQUEST_COLUMNS: Final = 3
 # LAST_MOVE: the last move of the cursor that may make entries come again (seek, reset). LAST_MOVED_TO: the ordinal of the
 # new mark-delete position of the last move of any kind. LAST_EMPTY: the last operation at which
 # the cursor may have been moved without a line that says where to: nobody was left, or not the active consumer.
-# LAST_TO: the connection of the last delivery. MOVES_LOGGED: the recorder writes every move of
-# the cursor; DELETIONS_LOGGED: and every deletion of the subscription, which begins anew when it is made again.
+# LAST_TO: the connection of the last delivery. MOVES_LOGGED: the recorder writes every move of the cursor, EXACT: and the
+# last entry that it passes; DELETIONS_LOGGED: and every deletion of the subscription, which begins anew when it is made
+# again.
 # REWIND_DUE: the active consumer has changed; if no line shows the rewind, the first delivery that goes back does.
 # A *run* is a row of deliveries to one connection (Failover and Exclusive): SENT_TO gets it, RUN_HIGHEST is its highest
 # ordinal. CHANGES counts the joins and leaves since it began, FIRST_CHANGE is the first of them; CARRIED counts earlier ones
@@ -120,6 +121,8 @@ REQUEST_COLUMNS: Final = 3
     LAST_TO,
 ) = range(24)
 SCALARS: Final = 24
+#: Of MOVES_LOGGED.
+EXACT: Final = 2
 #: Single numbers that name an entry, an operation or a connection: -1 at first.
 NONE_AT_FIRST: Final = (
     *(ACKED_UP_TO, LAST_REWIND, HIGHEST_SENT, LAST_RELOAD, SENT_TO, RUN_HIGHEST, FIRST_CHANGE, HANDED_OVER),

@@ -271,32 +271,48 @@ class CursorOperations:
     the two lines is of before the reset. So the reset stands on the last line before the consumer that is no operation.
     Until a consumer joins, it is a move to where the lines do not say.
 
+    ``streaming``: the consumer may join in a later batch.
+
     Example: an administrator skips 14 entries. The trace has a line ``skip``, and behind it one ``mark_delete`` with the new
     position. A consumer that joins behind a reset to 3:7 shows that mark-delete is 3:6.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, streaming: bool) -> None:
+        self._streaming = streaming
+        self._resets = False  # no consumer has joined since the last reset
         self._begun: str | None = None  # the skip or clear of which the mark-delete is to come
         self._by_acks: set[tuple[int, int]] = set()  # positions that cumulative acks of the last batch name
 
     def moves(
         self, events: pa.Table, kinds: npt.NDArray[Any], words: list[str], taken: Mask
     ) -> dict[int, tuple[int, tuple[int, int] | None, str]]:
-        """Return what ``_moves`` returns, of the next batch; ``taken``: rows of other operations."""
+        """Return what ``_moves`` returns, of the next batch; ``taken``: rows of other operations.
+
+        Raises ``NotStreamableError`` where a later batch would show a move that comes before operations of this one.
+        """
         before, self._by_acks = self._by_acks, _acknowledged_cumulatively(events)
-        if "cursor_op" not in words or not (has(events, "op") and has(events, "mark_delete")):
+        shows = any(word in words for word in _SHOW_MOVES)
+        if not (shows or self._resets) or not (has(events, "op") and has(events, "mark_delete")):
             return {}
         by_acks = before | self._by_acks
         rows = np.flatnonzero(np.isin(kinds, [at for at, word in enumerate(words) if word in _SHOW_MOVES]))
         lines = events.select(["kind", "op", "target", "mark_delete"]).take(pa.array(rows)).to_pylist()
         moves: dict[int, tuple[int, tuple[int, int] | None, str]] = {}
-        reset: int | None = None
+        reset = -1 if self._resets else None
         for row, line in zip(rows.tolist(), lines, strict=True):
             if line["kind"] != "cursor_op":
                 if reset is not None and line["mark_delete"] is not None:
-                    del moves[reset]
-                    at = reset + int(np.flatnonzero(~taken[reset:row])[-1])
-                    moves[at] = RESET, _pair(line["mark_delete"]), _MOVED_BY_OP["reset"]
+                    moves.pop(reset, None)
+                    free = np.flatnonzero(~taken[max(reset, 0) : row])
+                    if not len(free):
+                        raise NotStreamableError(
+                            "a consumer joins behind a reset of the cursor of an earlier batch"
+                        )
+                    moves[max(reset, 0) + int(free[-1])] = (
+                        RESET,
+                        _pair(line["mark_delete"]),
+                        _MOVED_BY_OP["reset"],
+                    )
                 reset = None
                 continue
             op, target, begun = line["op"], line["target"], self._begun
@@ -308,6 +324,11 @@ class CursorOperations:
                 reset = row if op == "reset" else None
             elif begun is not None or _pair(target) not in by_acks:
                 moves[row] = PASSED, _pair(target), begun or _MOVED_BY_OP[op]
+        self._resets = self._streaming and reset is not None
+        if self._resets and reset is not None:
+            moves.pop(reset, None)
+            if taken[max(reset, 0) :].any():
+                raise NotStreamableError("the cursor was reset, and no line that was fed shows to where")
         return moves
 
 

@@ -43,14 +43,19 @@ class Scan:
         single_active: bool,
         ordered: bool,
         moves_logged: bool = False,
+        moves_exact: bool = False,
         deletions_logged: bool = False,
     ) -> None:
-        """``moves_logged``: the recorder writes every move of the cursor; ``deletions_logged``: every deletion."""
+        """Begin before the first operation.
+
+        ``moves_logged``: the recorder writes every move of the cursor; ``moves_exact``: the last entry that a move passes is
+        known, which is not so for every recorder; ``deletions_logged``: it writes every deletion of the subscription.
+        """
         self._single_active = single_active
         self._ordered = ordered
         self._scalars = np.zeros(at.SCALARS, dtype=np.int64)
         self._scalars[list(at.NONE_AT_FIRST)] = -1
-        self._scalars[at.MOVES_LOGGED] = moves_logged
+        self._scalars[at.MOVES_LOGGED] = at.EXACT if moves_exact else moves_logged
         self._scalars[at.DELETIONS_LOGGED] = deletions_logged
         self._deliveries = Growing(np.int32, at.DELIVERY_COLUMNS)
         self._entries = Growing(np.int32, at.ENTRY_COLUMNS)

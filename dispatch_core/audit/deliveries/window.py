@@ -32,7 +32,6 @@ from dispatch_core.audit.deliveries.keys import Keys
 from dispatch_core.audit.deliveries.operations import (
     ACK,
     ACK_CUMULATIVE,
-    MOVED_SOMEWHERE,
     REDELIVER,
     RELOAD,
     SENT,
@@ -466,12 +465,9 @@ class LogWindow:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _read(self, events: pa.Table) -> Lines:
-        lines = Lines.of(
+        return Lines.of(
             events, flows=self._flows, cursor_ops=self._cursor_ops, non_persistent=self.non_persistent
         )
-        if self._streaming and self._cursor_ops is not None and (lines.code == MOVED_SOMEWHERE).any():
-            raise NotStreamableError("the cursor was reset, and no line that was fed shows to where")
-        return lines
 
     def _check_order(self, ledger: Ints, entry: Ints) -> None:
         if not self._streaming:

@@ -71,11 +71,8 @@ def test_without_its_operations_a_trace_is_doubted(
 def test_what_comes_again_behind_a_move_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An entry that the administrator cleared is sent right behind the last send."""
     lines = lines_of(CLEARED / "trace.jsonl.gz")
-    passed = next(line["target"] for line in lines if line.get("op") == "mark_delete")
+    again = next(line["target"] for line in lines if line.get("op") == "mark_delete")
     *_, last = [line for line in lines if line.get("kind") == "sent"]
-    # The position itself may be meant as the first one behind the move: of the other ones none may come again.
-    ledger, entry = map(int, passed.split(":"))
-    again = f"{ledger}:{entry - 1}"
     lines.insert(lines.index(last) + 1, last | {"positions": [again], "batch_sizes": [1]})
     verdict, findings = judged(with_trace(CLEARED, tmp_path, lines), capsys)
     assert verdict == "FAIL"
