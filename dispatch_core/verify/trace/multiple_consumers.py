@@ -31,7 +31,7 @@ from dispatch_core.verify.trace.limits_in_force import (
     REASON_OF_RATE,
     DeliverTimes,
 )
-from dispatch_core.verify.trace.races import Command, Difference, Outcome
+from dispatch_core.verify.trace.races import BREAKS, CANCEL, Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
@@ -50,10 +50,6 @@ _OF_A_DISPATCHER_IN_USE: Final = (
 )
 #: Lines that it does not write after that.
 _OF_AN_OPEN_DISPATCHER: Final = frozenset({"consumer_added", "read_issued", "replay_read_issued"})
-#: Pseudo connections of breaks count down from here.
-_BROKEN: Final = -(1 << 41)
-#: Pseudo connection of the timer that cancels a waiting read.
-_CANCELS: Final = -(1 << 43)
 _REMOVAL: Final = frozenset({"consumer_removing"})
 _USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
@@ -127,7 +123,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         waiting, late = super()._under_way(steps)
         if self._cancel is not None:
             self._placed.append(self._cancel)
-            late[_CANCELS] = [self._cancel]
+            late[CANCEL] = [self._cancel]
         for consumer in self.core.connected() if self._removal_comes_soon() else ():
             removal = self._removal_ahead(consumer)
             if removal is not None:
@@ -136,7 +132,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
                     if inactive and self._shown_active(consumer, removal):
                         continue
                     command = Command(removal.seq, consumer, what, breaks=True, inactive=inactive)
-                    waiting[_BROKEN - 2 * consumer - inactive] = [command]
+                    waiting[BREAKS - 2 * consumer - inactive] = [command]
         return waiting, late
 
     def _shown_active(self, _consumer: int, _removal: Line) -> bool:
@@ -158,7 +154,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
             if line.kind in ("read_issued", "replay_read_issued"):
                 return None
             if line.kind == "read_cancelled" and line.inputs["cancelled"]:
-                return Command(line.seq, _CANCELS, "the cancel of the read", cancels=True)
+                return Command(line.seq, CANCEL, "the cancel of the read", cancels=True)
         return None
 
     def break_connection(self, command: Command) -> None:

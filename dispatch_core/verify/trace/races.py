@@ -37,6 +37,17 @@ A = TypeVar("A")
 #: Number of orders that are tried for one decision before it is called divergent.
 MAX_ORDERS: Final = 600
 
+#: Pseudo connections, of what no client's connection brings: the first numbers of open facts, of breaks of connections, of
+#: requests to come and of commands behind acks that come before sends, which count down from here ...
+FACTS: Final = -(1 << 40)
+BREAKS: Final = -(1 << 41)
+REQUESTS: Final = -(1 << 42)
+BEHIND_PLACED: Final = -(1 << 43)
+#: ... and the numbers of the close of the dispatcher, of the timer that cancels a waiting read and of the cursor's reset.
+CLOSE: Final = -(1 << 44)
+CANCEL: Final = CLOSE - 1
+RESET: Final = CLOSE - 2
+
 
 @dataclass(slots=True)
 class CountedTwice:

@@ -28,22 +28,24 @@ from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import NEVER, acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
-from dispatch_core.verify.trace.races import Command, Connection, Difference, Outcome, search
+from dispatch_core.verify.trace.races import (
+    BEHIND_PLACED,
+    CLOSE,
+    FACTS,
+    Command,
+    Connection,
+    Difference,
+    Outcome,
+    search,
+)
 
 A = TypeVar("A")
 
 #: Pseudo connection of what moves the cursor without an ack.
 _CURSOR: Final = -1
-#: Pseudo connections of contested blocks count down from here.
+#: Pseudo connections of contested blocks, and of flows to take back, count down in twos from here.
 _CONTESTED: Final = -2
 _COUNTED: Final = -3
-#: Pseudo connection of the close of the dispatcher.
-_CLOSING: Final = -(1 << 42)
-#: Pseudo connections of commands behind acks that come before sends count down from here.
-_BEHIND_PLACED: Final = -(1 << 44)
-#: Pseudo connections of open facts count down from here.
-_FACTS: Final = -(1 << 40)
-
 
 #: Number of sends with acknowledged indexes whose effect on the total permits stays open; of earlier ones the plain order
 #: holds. Attempts that have lines show the total, so that more than those of one round are open only without such lines.
@@ -586,7 +588,7 @@ class RacingDriver(CursorDriver):
                     self._peek(line, logged)
             elif kind == "all_disconnecting":
                 self._closing = Command(
-                    line.seq, _CLOSING, "the close of the dispatcher", closes=True, earliest=logged
+                    line.seq, CLOSE, "the close of the dispatcher", closes=True, earliest=logged
                 )
             elif kind in ("read_issued", "replay_read_issued"):
                 logged = steps
@@ -646,8 +648,8 @@ class RacingDriver(CursorDriver):
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
         if self._closing is not None:
-            waiting[_CLOSING] = [self._closing]
-        waiting |= {_FACTS - number: [fact] for number, fact in enumerate(self._facts)}
+            waiting[CLOSE] = [self._closing]
+        waiting |= {FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         if self._gone_first:
             self._place_before_sends(waiting, late)
         for commands in late.values():  # commands of one connection keep their order
@@ -687,7 +689,7 @@ class RacingDriver(CursorDriver):
                 command.step = command.latest = self.send_step
             for command in following:
                 command.earliest = max(command.earliest, self.send_step)
-            waiting[connection], waiting[_BEHIND_PLACED - connection] = [], following
+            waiting[connection], waiting[BEHIND_PLACED - connection] = [], following
             self._placed += first
             placed = late.setdefault(connection, [])
             placed += first

@@ -26,13 +26,11 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.pending_acks import PendingAcksDriver, Redelivered
-from dispatch_core.verify.trace.races import Command, Outcome
+from dispatch_core.verify.trace.races import REQUESTS, Command, Outcome
 from dispatch_core.verify.trace.shown_positions import HELD_UP_US
 
 A = TypeVar("A")
 
-#: Pseudo connections of requests to come count down from here.
-_REQUESTED: Final = -(1 << 43)
 #: Number of entries sent last of which it stays open whether a request for everything has taken them.
 MAX_OPEN_ENTRIES: Final = 64
 
@@ -101,7 +99,7 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         for consumer in self._requests:
             if self._may_have_begun(consumer) is not None:
                 request, what = self._requests[consumer][0], f"the redelivery request of consumer {consumer}"
-                waiting[_REQUESTED - consumer] = [Command(request.line.seq, consumer, what, requests=True)]
+                waiting[REQUESTS - consumer] = [Command(request.line.seq, consumer, what, requests=True)]
         return waiting, late
 
     def _may_have_begun(self, consumer: int) -> Begun | None:

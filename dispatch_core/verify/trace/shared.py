@@ -33,15 +33,13 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
-from dispatch_core.verify.trace.races import Command, Difference
+from dispatch_core.verify.trace.races import RESET, Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.recorded import Recorded, differing_read, differing_turns
 from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION
 from dispatch_core.verify.trace.shown_state import Charge, Counters
 from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
-#: Pseudo connection of the reset of the cursor.
-_RESET: Final = -(1 << 44)
 #: Kinds that threads of clients and of the cursor write.
 _OF_OTHER_THREADS: Final = frozenset({"ack", "flow", "flow_counted", "mark_delete", "pending_ack_removed"})
 
@@ -223,7 +221,7 @@ class SharedVerifier(MultipleConsumersVerifier):
         waiting, late = super()._under_way(steps)
         if self._reset_from is not None and not self.core.connected():
             seq, mark_delete = self._reset_from
-            waiting[_RESET] = [Command(seq, _RESET, "the reset", resets_from=mark_delete)]
+            waiting[RESET] = [Command(seq, RESET, "the reset", resets_from=mark_delete)]
         return waiting, late
 
     def _reset(self, entry: int) -> None:
