@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 from dispatch_core.arrays.line_kinds import has_kind
 from dispatch_core.audit.assumptions import CURSOR_MOVED
 from dispatch_core.audit.deliveries.lost_state import loses_lines
-from dispatch_core.audit.deliveries.operations import Connections, Consumer, CursorOperations, Lines
+from dispatch_core.audit.deliveries.operations import (
+    Connections,
+    Consumer,
+    CursorOperations,
+    Lines,
+    shows_resets,
+)
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted, made_again
 
@@ -41,7 +47,7 @@ class EarlierLines:
 
     def add(self, events: pa.Table) -> None:
         """Add the lines of the next incarnation."""
-        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations(streaming=False)
+        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations(shows_resets(events))
         lines = Lines.of(events, flows=self._flows, cursor_ops=cursor_ops)
         connections = Connections(self._consumers)
         connections.meet(events)

@@ -268,17 +268,18 @@ class CursorOperations:
 
     That of a cumulative acknowledgement is left out: its own line says more. A reset has taken effect when the next consumer
     joins, whose line shows where it ended: one that goes behind the end of the topic ends there. What a read brings between
-    the two lines is of before the reset. So the reset stands on the last line before the consumer that is no operation.
-    Until a consumer joins, it is a move to where the lines do not say.
+    the two lines is of before the reset. So the reset stands on the last line before the consumer that is no operation. If
+    no line shows where it ended, it stays where it is, a move to where the lines do not say.
 
-    ``streaming``: the consumer may join in a later batch.
+    ``shown_at``: the ``seq`` of each line of the log that shows where a reset ended, ascending (``shows_resets``), so that a
+    batch knows whether a later one has such a line.
 
     Example: an administrator skips 14 entries. The trace has a line ``skip``, and behind it one ``mark_delete`` with the new
     position. A consumer that joins behind a reset to 3:7 shows that mark-delete is 3:6.
     """
 
-    def __init__(self, *, streaming: bool) -> None:
-        self._streaming = streaming
+    def __init__(self, shown_at: Ints) -> None:
+        self._shown_at = shown_at
         self._resets = False  # no consumer has joined since the last reset
         self._begun: str | None = None  # the skip or clear of which the mark-delete is to come
         self._by_acks: set[tuple[int, int]] = set()  # positions that cumulative acks of the last batch name
@@ -288,8 +289,10 @@ class CursorOperations:
     ) -> dict[int, tuple[int, tuple[int, int] | None, str]]:
         """Return what ``_moves`` returns, of the next batch; ``taken``: rows of other operations.
 
-        Raises ``NotStreamableError`` where a later batch would show a move that comes before operations of this one.
+        Raises ``NotStreamableError`` for a reset of an earlier batch whose end no line shows, or for which no line is free.
         """
+        if not events.num_rows:
+            return {}
         before, self._by_acks = self._by_acks, _acknowledged_cumulatively(events)
         shows = any(word in words for word in _SHOW_MOVES)
         if not (shows or self._resets) or not (has(events, "op") and has(events, "mark_delete")):
@@ -298,25 +301,21 @@ class CursorOperations:
         rows = np.flatnonzero(np.isin(kinds, [at for at, word in enumerate(words) if word in _SHOW_MOVES]))
         lines = events.select(["kind", "op", "target", "mark_delete"]).take(pa.array(rows)).to_pylist()
         moves: dict[int, tuple[int, tuple[int, int] | None, str]] = {}
-        reset = -1 if self._resets else None
+        reset = 0 if self._resets else None
         for row, line in zip(rows.tolist(), lines, strict=True):
+            shown = None if line["kind"] == "cursor_op" else line["mark_delete"]
+            if reset is not None and shown is not None:
+                moves.pop(reset, None)
+                moves[_last_free(taken, reset, row)] = RESET, _pair(shown), _MOVED_BY_OP["reset"]
+            elif self._resets:
+                raise NotStreamableError(
+                    "the cursor was reset in an earlier batch, and no line shows to where"
+                )
+            reset, self._resets = None, False
             if line["kind"] != "cursor_op":
-                if reset is not None and line["mark_delete"] is not None:
-                    moves.pop(reset, None)
-                    free = np.flatnonzero(~taken[max(reset, 0) : row])
-                    if not len(free):
-                        raise NotStreamableError(
-                            "a consumer joins behind a reset of the cursor of an earlier batch"
-                        )
-                    moves[max(reset, 0) + int(free[-1])] = (
-                        RESET,
-                        _pair(line["mark_delete"]),
-                        _MOVED_BY_OP["reset"],
-                    )
-                reset = None
                 continue
             op, target, begun = line["op"], line["target"], self._begun
-            self._begun = reset = None
+            self._begun = None
             if op in ("skip", "clear_backlog"):
                 self._begun = _MOVED_BY_OP[op]
             elif op == "reset" or target is None:
@@ -324,12 +323,28 @@ class CursorOperations:
                 reset = row if op == "reset" else None
             elif begun is not None or _pair(target) not in by_acks:
                 moves[row] = PASSED, _pair(target), begun or _MOVED_BY_OP[op]
-        self._resets = self._streaming and reset is not None
+        self._resets = reset is not None and bool(np.any(self._shown_at > int(events["seq"][-1].as_py())))
         if self._resets and reset is not None:
             moves.pop(reset, None)
-            if taken[max(reset, 0) :].any():
-                raise NotStreamableError("the cursor was reset, and no line that was fed shows to where")
         return moves
+
+
+def _last_free(taken: Mask, first: int, end: int) -> int:
+    """Return the last row of ``first`` to ``end`` (excluded) that is no operation."""
+    free = np.flatnonzero(~taken[first:end])
+    if not len(free):
+        raise NotStreamableError(
+            "the cursor was reset in an earlier batch, and all lines behind are operations"
+        )
+    return first + int(free[-1])
+
+
+def shows_resets(events: pa.Table) -> Ints:
+    """Return the ``seq`` of each line of a trace that shows where a reset of the cursor ended, ascending."""
+    if not has(events, "mark_delete"):
+        return np.empty(0, np.int64)
+    shows = marked(events["kind"], "consumer_added") & valid(events["mark_delete"])
+    return np.sort(ints(events["seq"].filter(pa.array(shows))))
 
 
 def _acknowledged_cumulatively(events: pa.Table) -> set[tuple[int, int]]:

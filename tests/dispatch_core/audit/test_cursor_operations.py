@@ -9,11 +9,18 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dispatch_core.audit.deliveries.operations import CursorOperations, Lines, shows_resets
+from dispatch_core.errors import NotStreamableError
+from dispatch_core.recording.schema import EVENTS
 from tests.dispatch_core.audit.cursor_moves import RECORDS, judged, level_e, lines_of, name_of, write
 
 DATA: Final = Path(__file__).resolve().parents[2] / "data"
@@ -93,3 +100,56 @@ def test_a_cumulative_acknowledgement_of_a_part_of_a_batch_passes_no_batch(
     verdict, findings = judged(BY_ACK, capsys)
     assert verdict == "PASS"
     assert not left_by_moves(findings)
+
+
+AT: Final = {"ledger_id": 3, "entry_id": 7}
+#: Lines of a trace as far as moves of the cursor are concerned.
+LINES: Final = (
+    {"kind": "cursor_op", "op": "reset", "target": AT},
+    {"kind": "cursor_op", "op": "skip"},
+    {"kind": "cursor_op", "op": "mark_delete", "target": AT},
+    {"kind": "consumer_added", "consumer": 1, "mark_delete": AT},
+    {"kind": "consumer_added", "consumer": 1},
+    {"kind": "sent", "consumer": 1, "positions": [AT]},
+    {"kind": "round_end"},
+)
+SHOW: Final = ("cursor_op", "consumer_added")
+Operation = tuple[int, int, object, object]
+
+
+def operations_of(batches: list[pa.Table]) -> list[Operation]:
+    """Return code, ``seq``, position and cause of each operation of a log in batches."""
+    cursor_ops = CursorOperations(shows_resets(pa.concat_tables(batches)))
+    found: list[Operation] = []
+    for batch in batches:
+        lines = Lines.of(batch, flows=False, cursor_ops=cursor_ops)
+        rows = enumerate(zip(lines.code.tolist(), lines.seq.tolist(), strict=True))
+        found += [(code, seq, lines.moved_to.get(row), lines.by.get(row)) for row, (code, seq) in rows]
+    return found
+
+
+@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=12), st.sets(st.integers(1, 11)))
+def test_batches_have_the_moves_of_the_whole_trace(lines: list[Line], cuts: set[int]) -> None:
+    rows = [{"seq": seq, "t_us": seq} | line for seq, line in enumerate(lines)]
+    events = pa.Table.from_pylist(rows, schema=EVENTS)
+    whole = operations_of([events])
+    places = [0, *sorted(cut for cut in cuts if cut < len(lines)), len(lines)]
+    batches = [lines[begin:end] for begin, end in pairwise(places)]
+    try:
+        in_batches = operations_of([events.slice(begin, end - begin) for begin, end in pairwise(places)])
+    except NotStreamableError:
+        # A later batch ends a reset, and has no line in front that could stand for it, or does not show where it ended.
+        fronts = [list(takewhile(lambda line: line["kind"] not in SHOW, batch)) for batch in batches[1:]]
+        full = any(all(line["kind"] == "sent" for line in front) for front in fronts)
+        shown = [line.get("mark_delete") is not None for line in lines if line["kind"] in SHOW]
+        assert full or not all(shown)
+        return
+    assert in_batches == whole
+
+
+def test_a_reset_whose_consumer_joins_in_a_later_batch_comes_before_that_consumer() -> None:
+    reset, sent, joined, free = LINES[0], LINES[5], LINES[3], LINES[6]
+    rows = [{"seq": seq, "t_us": seq} | line for seq, line in enumerate([reset, sent, sent, free, joined])]
+    events = pa.Table.from_pylist(rows, schema=EVENTS)
+    moved = [operation for operation in operations_of([events.slice(0, 2), events.slice(2)]) if operation[3]]
+    assert [(seq, to, by) for _code, seq, to, by in moved] == [(3, (3, 7), "reset_cursor")]
