@@ -33,8 +33,10 @@ final class Play implements AutoCloseable {
     private static final int RACING_MS = 100;
     private static final int STATE_TRIES = 10;
     private static final int DRAIN_ROUNDS = 120;
-    /** Rounds of the drain without a message, in which a limit or a delay may still hold something back. */
+    /** Rounds of the drain in which nothing happens; a limit or a delay may still hold something back. */
     private static final int IDLE_ROUNDS = 4;
+    /** Lines without a message mean nothing after this time: a dispatcher may try to read for ever. */
+    private static final int TRIES_MS = 5000;
     private static final int POLICY_MS = 700;
     private static final int RECONNECT_MS = 10_000;
     /** A delayed message is sent so long after its time at the latest, delayedDeliveryTickTimeMillis of the broker included. */
@@ -244,14 +246,21 @@ final class Play implements AutoCloseable {
         busy(false);
         note("step", Map.of("note", "drain"));
         int idle = 0;
+        long lastMs = System.currentTimeMillis();
         for (int round = 0; round < DRAIN_ROUNDS && (idle < IDLE_ROUNDS || System.currentTimeMillis() < dueMs); round++) {
             int received = 0;
+            long before = session.activity();
             for (SoakConsumer consumer : consumers.values()) {
                 received += consumer.receive(300);
                 consumer.acknowledge(Integer.MAX_VALUE, 0);
             }
             quiet(script.quietMs() > 0 ? script.quietMs() : RACING_MS);
-            idle = received > 0 ? 0 : idle + 1;
+            if (received > 0) {
+                lastMs = System.currentTimeMillis();
+                idle = 0;
+            } else if (session.activity() == before || System.currentTimeMillis() - lastMs > TRIES_MS) {
+                idle++;
+            }
         }
         state("drain");
     }
