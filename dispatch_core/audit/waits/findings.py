@@ -348,7 +348,10 @@ def _kind_of(wait: SampledWait) -> str:
 
 def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
     limit_us = 1000 * int(getattr(limits, f"{_kind_of(wait)}_ms"))
-    if wait.waited_us > limit_us or is_phantom(wait) or wait.reason == NO_READ:
+    if wait.waited_us > limit_us or wait.reason == NO_READ:
+        return True
+    # A hash drains for what is not there until its consumer leaves; a consumer stays blocked until its next acknowledgement.
+    if is_phantom(wait) and (wait.until_seq is None or wait.reason == "draining_hash"):
         return True
     if wait.until_seq is not None or not end.closed or not wait.never_sent or wait.limited:
         return False

@@ -80,7 +80,7 @@ Rows = npt.NDArray[np.int64]
     SEEN,  # stamp of the last sample in which it waited
     ENTRIES_NOW,
     MESSAGES_NOW,
-    NEEDLESS_NOW,
+    NEEDLESS_FOR_US,  # how long it was held without need by the last sample, plus 1; 0 = it was not
     SHARES,
 ) = range(31)
 COLUMNS: Final = SHARES + len(REASONS)
@@ -392,6 +392,10 @@ def _ask(
         reason = now[LIMITED_BY]
         if now[MAYBE_LIMITED] == 1:
             rows[at, MAYBE_LIMITED_US] += lasted
+    # What is without need now may have begun to be at any line since the sample before.
+    for_us = lasted
+    if rows[at, NEEDLESS_FOR_US] == 0 or rows[at, REASON] != reason:
+        for_us = min(lasted, now[T_US] - now[CHANGED_US])
     rows[at, SEEN], rows[at, REASON] = now[STAMP], reason
     rows[at, LAST_US], rows[at, LAST_SEQ] = now[T_US], now[SEQ]
     rows[at, ENTRIES_NOW] = rows[at, MESSAGES_NOW] = 0
@@ -399,7 +403,7 @@ def _ask(
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
     blocked = NOBODY + WIDE if now[ANY_CONSUMER] == 1 else slot
     by_limit = reason == UNACKED_LIMIT_CONSUMER and _is_blocked_with_few(st, blocked)
-    rows[at, NEEDLESS_NOW] = 1 if (by_order and not elsewhere) or by_limit else 0
+    rows[at, NEEDLESS_FOR_US] = for_us + 1 if (by_order and not elsewhere) or by_limit else 0
     if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
@@ -519,8 +523,8 @@ def _add(rows: Rows, at: int, messages: int, lasted: int) -> None:
     rows[at, ENTRIES] = max(rows[at, ENTRIES], rows[at, ENTRIES_NOW])
     rows[at, MESSAGES] = max(rows[at, MESSAGES], rows[at, MESSAGES_NOW])
     rows[at, MESSAGE_US] += messages * lasted
-    if rows[at, NEEDLESS_NOW] == 1:
-        rows[at, NEEDLESS_US] += messages * lasted
+    if rows[at, NEEDLESS_FOR_US] > 0:
+        rows[at, NEEDLESS_US] += messages * min(lasted, rows[at, NEEDLESS_FOR_US] - 1)
 
 
 def no_samples(operations: int) -> BatchSamples:

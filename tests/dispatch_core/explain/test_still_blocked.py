@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,8 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.replay.whole_log import audit_whole
 from tests.dispatch_core.minimize.logs import LIMIT_OF_1, log_of
 
+DATA = Path(__file__).resolve().parents[2] / "data"
+HALF = DATA / "verify" / "4.0.0-preview.1" / "designed-max-unacked-half-ch"
 FAULT = "held no more than half of the unacknowledged messages that maxUnackedMessagesPerConsumer"
 
 
@@ -42,3 +46,19 @@ def test_a_consumer_that_holds_as_much_as_it_may_is_no_fault_of_the_broker() -> 
 def test_explain_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(LIMIT_OF_1)]) == 1
     assert FAULT in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_block_that_the_next_acknowledgement_ended_was_too_long_only_by_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The consumer waits for 454 ms in all, the last 60 of them with half of what it may hold."""
+    assert main(["strip", str(HALF), "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    main(["audit", str(tmp_path), "--complete", "--json"])
+    kinds = {json.loads(line).get("kind") for line in capsys.readouterr().out.splitlines()}
+    assert not kinds & {"stuck_key", "stuck_consumer", "stuck_subscription"}
+    main(["audit", str(tmp_path), "--complete", "--json", "--limit", "stuck_consumer_ms=300"])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    stuck = [finding for finding in found if finding.get("kind") == "stuck_consumer"]
+    assert {finding["reason"] for finding in stuck} == {"unacked_limit_consumer"}
+    assert not any(FAULT in finding["explanation"] for finding in stuck)
