@@ -192,6 +192,7 @@ class MultipleConsumersDispatcher(ABC):
         s[st_.MAX_UNACKED_CONSUMER] = number("maxUnackedMessagesPerConsumer")
         s[st_.MAX_UNACKED_SUBSCRIPTION] = number("maxUnackedMessagesPerSubscription")
         s[st_.TRIMS_TO_MARK_DELETE] = int(cursor_moves.trims_in_attempts(profile))
+        s[st_.READS_WHEN_ADDED] = int(replay_set.reads_when_added(profile))
         s[st_.COUNTS_REMAINING] = int("remaining_unacked_count" in profile.changes)
         s[st_.REDELIVERS_IN_ONE_BATCH] = int("redeliver_in_one_batch" in profile.changes)
         if "unblock_before_lowering" in profile.changes:
@@ -300,6 +301,14 @@ class MultipleConsumersDispatcher(ABC):
         else:
             replay_set.clear_replay(self.state)
         self._let_go_all(slot, pending, closing=False)
+
+    def read_follows(self, taken_back: Sequence[int], *, was_blocked: bool = False) -> bool:
+        """Check whether a read attempt follows a leave or a redelivery request, see ``replay_set.read_follows``.
+
+        ``taken_back``: the entries that were pending, ascending.
+        """
+        last = taken_back[-1] if taken_back else st_.NOBODY
+        return bool(replay_set.read_follows(self.state, last, was_blocked))
 
     # --- flow, acks, redelivery ------------------------------------------------------------------------------
 

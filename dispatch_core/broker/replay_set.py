@@ -21,13 +21,17 @@ from __future__ import annotations
 import numpy as np
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.state import (
+    BLOCKED_ON_UNACKED,
     IN_ORDER,
     LEAKED_LOW,
     MARK_DELETE,
+    N_CONSUMERS,
     N_REPLAY,
     NO_HASH,
     NONE_LEAKED,
+    READS_WHEN_ADDED,
     REPLAY_HIGH,
     REPLAY_LOW,
     State,
@@ -52,6 +56,45 @@ def add_to_replay(st: State, entry: int, hash_id: int) -> bool:
         st.s[REPLAY_LOW] = min(st.s[REPLAY_LOW], entry)
         st.s[REPLAY_HIGH] = max(st.s[REPLAY_HIGH], entry + 1)
     return True
+
+
+def reads_when_added(profile: Profile) -> bool:
+    """Check whether a leave or a redelivery request causes a read attempt only if it adds to the replay set (since 4.0).
+
+    Another thread makes that attempt. The classic dispatchers and 3.x attempt a read themselves, whatever was added. Source:
+    PersistentDispatcherMultipleConsumers.notifyRedeliveryMessageAdded.
+
+    >>> from dispatch_core.broker.profiles import resolve
+    >>> [reads_when_added(resolve(version)) for version in ("3.0.17", "4.0.0-preview.1", "4.0.0", "5.0.1")]
+    [False, False, True, True]
+    >>> reads_when_added(resolve("4.2.4", {"subscriptionKeySharedUseClassicPersistentImplementation": True}))
+    False
+    """
+    return (
+        profile.dispatcher in (Dispatcher.KEY_SHARED, Dispatcher.SHARED)
+        and "draining_hashes" in profile.changes
+    )
+
+
+@compiled
+def read_follows(st: State, last: int, was_blocked: bool) -> bool:
+    """Check whether a read attempt follows a leave or a redelivery request.
+
+    ``last``: the last entry that was pending and has been taken back, NOBODY = none was. ``was_blocked``: the subscription
+    was blocked on unacknowledged messages before. Nothing follows when the last consumer leaves.
+
+    >>> from dispatch_core.broker.state import NOBODY, example_state
+    >>> st = example_state(entries=2)
+    >>> st.s[MARK_DELETE] = 0
+    >>> [read_follows(st, last, False) for last in (NOBODY, 0, 1)]
+    [True, True, True]
+    >>> st.s[READS_WHEN_ADDED] = 1
+    >>> [read_follows(st, last, False) for last in (NOBODY, 0, 1)], read_follows(st, NOBODY, True)
+    ([False, False, True], True)
+    """
+    unblocked = was_blocked and st.s[BLOCKED_ON_UNACKED] == 0
+    added = last > st.s[MARK_DELETE]
+    return st.s[N_CONSUMERS] > 0 and (st.s[READS_WHEN_ADDED] == 0 or added or unblocked)
 
 
 @compiled

@@ -101,7 +101,8 @@ NEVER_STUCK: Final = 51  # a round that sends nothing never makes the next read 
 ROUND_ROBIN_INDEX: Final = 52  # currentConsumerRoundRobinIndex
 TURN_RULE: Final = 53
 TURN_SIZE: Final = 54  # dispatcherMaxRoundRobinBatchSize
-N_SCALARS: Final = 55
+READS_WHEN_ADDED: Final = 55  # see ``replay_set.reads_when_added``
+N_SCALARS: Final = 56
 
 NONE_LEAKED: Final = 1 << 62
 

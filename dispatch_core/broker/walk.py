@@ -154,8 +154,12 @@ class Walk:
             self.give(name, permits)
 
     def leave(self, name: str) -> None:
-        """Disconnect a consumer: its pending entries are to be redelivered, and the broker attempts to read."""
+        """Disconnect a consumer: its pending entries are to be redelivered.
+
+        The broker attempts to read then, since 4.0 only if there are any; see ``replay_set.read_follows``.
+        """
         number = self._number(name)
+        pending, was_blocked = self.core.pending_on(number), bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
         del self._numbers[name]
         if isinstance(self.core, KeySharedDispatcher):
             self.core.drop(number, self.core.select_out(number))
@@ -164,7 +168,8 @@ class Walk:
         if not self._numbers and self._waiting:
             self.core.read_cancelled()
             self._waiting = 0
-        self.turn()
+        if self.core.read_follows(pending, was_blocked=was_blocked):
+            self.turn()
         if isinstance(self.core, KeySharedDispatcher):
             self.core.forget(number)
 

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--subscription-type",
         choices=SUBSCRIPTION_TYPES,
         default=KEY_SHARED,
-        help="of the subscription (default: Key_Shared); the others are hunted some fifty times slower",
+        help="of the subscription (default: Key_Shared); the others take longer",
     )
     parser.add_argument(
         "--allow-out-of-order", action="store_true", help="consumers ask for allowOutOfOrderDelivery"

@@ -30,7 +30,13 @@ from dispatch_core.broker.gates import replay_set_is_full
 from dispatch_core.broker.ordering import draining_hashes, last_sent_position, read_position
 from dispatch_core.broker.pending_acks import let_go, pending_on, unacked_messages
 from dispatch_core.broker.permits import count_flow
-from dispatch_core.broker.replay_set import add_to_replay, clear_replay, next_in_replay, remove_up_to
+from dispatch_core.broker.replay_set import (
+    add_to_replay,
+    clear_replay,
+    next_in_replay,
+    read_follows,
+    remove_up_to,
+)
 from dispatch_core.broker.state import I64, NOBODY, WIDE, State
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
@@ -196,6 +202,7 @@ def leave(st: State, world: World, owners: Owners, name: int, slot: int, by_rese
     if not knows(world, owners, move):
         return ASKS_SELECTOR
     node = w[w_.NODE]
+    last, was_blocked = entry_of(st, world, slot, True), st.s[st_.BLOCKED_ON_UNACKED] == 1
     own(st, world, owners, move)
     world.slot_of_name[name] = NOBODY
     w[w_.HANGING] &= ~(1 << name)
@@ -219,9 +226,11 @@ def leave(st: State, world: World, owners: Owners, name: int, slot: int, by_rese
         register(st, world, owners, node, move, slot)
         if st.s[st_.TRACK_DRAINING] == 1:
             draining_hashes.forget_consumer(st, slot)
-    if by_reset and w[w_.READS_LATER] == 1:
-        return result_of(world)
-    attempt(st, world)
+    late = st.s[st_.READS_WHEN_ADDED] == 1  # a reset has removed all consumers by then
+    if not read_follows(st, last, was_blocked):
+        w[w_.LEFT_UNREAD] = 1
+    elif not (by_reset and late):
+        attempt(st, world)
     again = False
     if w[w_.CLASSIC] == 1:
         again = read_position.consumer_left(st, slot) or st.s[st_.N_REPLAY] > 0
@@ -282,6 +291,7 @@ def register(st: State, world: World, owners: Owners, node: int, move: int, skip
                 pending = st.holder[entry] == winner and st.pending_hash[entry] == key
                 if pending and st.drain_owner[key] == winner:
                     draining_hashes.release(st, winner, key)
+    take_notice(st, world)
 
 
 # --- commands of clients -------------------------------------------------------------------------------------------
@@ -449,9 +459,12 @@ def limit_unacked(st: State, world: World, limit: int) -> int:
 @compiled_inside
 def request(st: State, world: World, slot: int, entry: int) -> int:
     """Take a request for one entry that a consumer holds."""
+    was_blocked = st.s[st_.BLOCKED_ON_UNACKED] == 1
     world.entries[0] = entry
     flows = commands.redeliver(st, slot, world.entries[:1], False, world.outcome[:0])
-    attempt(st, world)
+    take_notice(st, world)
+    if read_follows(st, entry, was_blocked):
+        attempt(st, world)
     flow_freed(st, world, slot, flows.notices, flows.permits)
     return result_of(world)
 
@@ -459,8 +472,11 @@ def request(st: State, world: World, slot: int, entry: int) -> int:
 @compiled_inside
 def request_all(st: State, world: World, slot: int) -> int:
     """Take a request for everything that a consumer holds."""
+    last, was_blocked = entry_of(st, world, slot, True), st.s[st_.BLOCKED_ON_UNACKED] == 1
     flows = commands.redeliver_all(st, slot, 0, world.w[w_.STORED], world.outcome[:0])
-    attempt(st, world)
+    take_notice(st, world)
+    if read_follows(st, last, was_blocked):
+        attempt(st, world)
     flow_freed(st, world, slot, flows.notices, flows.permits)
     return result_of(world)
 
@@ -500,7 +516,7 @@ def cancel_read(st: State, world: World) -> None:
 def attempt(st: State, world: World) -> None:
     """Attempt a read, and issue it to the storage (``readMoreEntries``)."""
     w, plan = world.w, world.plan
-    w[w_.CANCELS] = 0
+    w[w_.CANCELS] = w[w_.LEFT_UNREAD] = 0
     if w[w_.CLASSIC] == 1:
         read_loop.plan_size(st, plan, world.attempts)
         read_loop_classic.plan_replay(st, plan)

@@ -29,6 +29,10 @@ SENTENCES: Final = {
         "a round could send nothing, so the next attempt passed the replay set over once, to read on: that read waits for "
         "an entry that is not stored yet, and nothing else makes the broker look at the replay set"
     ),
+    "leave_without_read": (
+        "a consumer left that held nothing, so no read attempt follows: what has waited for its permits waits on, although "
+        "the consumer that its key belongs to now has permits"
+    ),
     "nobody_reads": "all consumers have recently joined, and no normal read is issued for such",
     "no_read": "nothing holds the entry, and no read is issued that would find it",
     "read_again": (
@@ -105,6 +109,8 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
             name = "unacked_limit_subscription"
     if gate == NO_PERMITS and st.blocked[slot]:
         name = "unacked_limit_consumer"
+    if world.w[w_.LEFT_UNREAD] == 1 and name not in _HOLDS_WHATEVER_IS_READ:
+        return "leave_without_read"
     if st.s[st_.PENDING_READ] == 1 and st.s[st_.N_REPLAY] > 0 and name not in _HOLDS_WHATEVER_IS_READ:
         return "normal_read_waits"
     return name

@@ -24,7 +24,7 @@ from dispatch_core.broker.state import I64
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.ownership import ranges_of
-from dispatch_core.hunt.world import MAX_ENTRIES, reads_later
+from dispatch_core.hunt.world import MAX_ENTRIES
 from dispatch_core.hunt.written_log import WrittenLog
 
 _MANY_PERMITS: Final = 10
@@ -133,16 +133,12 @@ class Replay(WrittenLog):
             self._grant(number, 1)
         elif kind == s_.NACK_ALL:
             self._write("redeliver", number)
-            done = self.core.redeliver(number, pending, everything=True)
-            self._attempt()
-            self._flow(number, done.flows)
+            self._request(number, pending, everything=True)
         elif not pending:
             return
         elif kind == s_.NACK_FIRST:
             self._write("redeliver", number, positions=self._positions(pending[:1]))
-            done = self.core.redeliver(number, pending[:1])
-            self._attempt()
-            self._flow(number, done.flows)
+            self._request(number, pending[:1])
         elif kind == s_.ACK_PART:
             self._ack_part(number, pending[0])
         else:
@@ -173,14 +169,15 @@ class Replay(WrittenLog):
     def _leave(self, name: int, number: int, *, by_reset: bool = False) -> None:
         del self._numbers[name]
         self._hanging.discard(name)
+        pending, was_blocked = self.core.pending_on(number), self._is_blocked()
         self._write("consumer_removed", number)
         self._removed(number)
         if not self._numbers and self._read_waits():
             self._cancel_read()
-        attempts = not (by_reset and reads_later(self.profile))
-        if attempts:
+        late = bool(self.core.state.s[st_.READS_WHEN_ADDED])  # a reset has removed all consumers by then
+        if self.core.read_follows(pending, was_blocked=was_blocked) and not (by_reset and late):
             self._attempt()
-        if self._forgets(number) and attempts:
+        if self._forgets(number):
             self._attempt()
 
     # --- what other dispatchers do in their own way --------------------------------------------------------------
@@ -196,10 +193,12 @@ class Replay(WrittenLog):
         """Add a consumer to the dispatcher."""
         self.core.join(number, called, priority_level)
         self.core.join_selector(number, ranges_of(self.profile, int(called[1:]) - 1))
+        self._take_notice()
 
     def _removed(self, number: int) -> None:
         """Remove a consumer from the dispatcher; its pending entries are taken back."""
         self.core.drop(number, self.core.select_out(number))
+        self._take_notice()
 
     def _forgets(self, number: int) -> bool:
         """Forget a consumer after the read attempt of its removal; returns whether another attempt follows."""
@@ -225,15 +224,27 @@ class Replay(WrittenLog):
     def _ack(self, number: int, entry: int) -> None:
         self._write("ack", number, ack_type="Individual", positions=self._positions([entry]))
         before = self.core.mark_delete()
-        was_blocked = bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
+        was_blocked = self._is_blocked()
         done = self.core.ack(entry)
         if done is not None:
             self._flow(done.consumer, done.flows)
-            if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
+            if was_blocked and not self._is_blocked():
                 self._attempt()
         if self.core.mark_delete() != before:
             self._mark_delete_moved()
         self._take_notice()
+
+    def _request(self, number: int, entries: list[int], *, everything: bool = False) -> None:
+        was_blocked = self._is_blocked()
+        done = self.core.redeliver(number, entries, everything=everything)
+        self._take_notice()
+        if self.core.read_follows(entries, was_blocked=was_blocked):
+            self._attempt()
+        self._flow(number, done.flows)
+
+    def _is_blocked(self) -> bool:
+        """Check whether the subscription is blocked on unacknowledged messages."""
+        return bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
 
     def _ack_part(self, number: int, entry: int) -> None:
         left = self.core.unacked_messages(entry) - 1
@@ -244,9 +255,9 @@ class Replay(WrittenLog):
         self._write(
             "ack", number, ack_type="Individual", positions=self._positions([entry]), ack_sets=[words]
         )
-        was_blocked = bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
+        was_blocked = self._is_blocked()
         self.core.acknowledge_indexes(entry, words)
-        if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
+        if was_blocked and not self._is_blocked():
             self._attempt()
 
     def _ack_within(self, kind: int) -> None:
@@ -289,14 +300,14 @@ class Replay(WrittenLog):
         self._write_move(by, before, target)
         self.core.move_forward(target)
         if self.core.trims_after_a_move():
-            was_blocked = bool(self.core.state.s[st_.BLOCKED_ON_UNACKED])
+            was_blocked = self._is_blocked()
             connected = self.core.connected()
             parked = {number: self._parked(number) for number in connected if self.core.is_blocked(number)}
             self.core.trim_passed()
             for number, permits in parked.items():
                 if not self.core.is_blocked(number):
                     self._flow(number, Flows(1, permits - self._parked(number)))
-            if was_blocked and not self.core.state.s[st_.BLOCKED_ON_UNACKED]:
+            if was_blocked and not self._is_blocked():
                 self._attempt()
             self.core.state.s[st_.DRAIN_NOTICE] = 0
             self._start_timer()

@@ -305,7 +305,6 @@ class Hunter(AnyHunter):
             (w_.TRIMS_AFTER_MOVE, int(core.trims_after_a_move())),
             (w_.OWN_LIMIT, profile.number("maxUnackedMessagesPerConsumer")),
             (w_.SHARED, int(profile.is_shared)),
-            (w_.READS_LATER, int(w_.reads_later(profile))),
         ]
         self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
         self._empty = self._arena.words.copy()

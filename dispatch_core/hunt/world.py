@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from dispatch_core.arrays.structs import by_address
 from dispatch_core.broker import state as st_
-from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.state import I8, I64, NOBODY, State
 from dispatch_core.errors import IllegalTransitionError
 
@@ -55,9 +54,7 @@ BATCH_INDEX_ACKS: Final = 22  # single messages of a batch can be acknowledged
 TRIMS_AFTER_MOVE: Final = 23  # what a move of the cursor has passed is dropped at once (#25581, #25592)
 OWN_LIMIT: Final = 24  # the broker's setting of the limit of unacknowledged messages per consumer
 SHARED: Final = 25  # of a Shared subscription: consumers take turns, and nobody owns a key
-READS_LATER: Final = (
-    26  # a removal has another thread attempt the read: a reset has removed all consumers by then (4.x)
-)
+LEFT_UNREAD: Final = 26  # a leave caused no read attempt, and none has come since
 N_SCALARS: Final = 27
 
 
@@ -104,14 +101,6 @@ def counters(state: State) -> dict[str, int]:
         **{f"permits_{at}": int(state.permits[slot]) for at, slot in enumerate(slots)},
         **{f"unacked_{at}": int(state.unacked[slot]) for at, slot in enumerate(slots)},
     }
-
-
-def reads_later(profile: Profile) -> bool:
-    """Check whether the removal of a consumer leaves its read attempt to another thread (4.x, not classic)."""
-    return (
-        profile.dispatcher in (Dispatcher.KEY_SHARED, Dispatcher.SHARED)
-        and "draining_hashes" in profile.changes
-    )
 
 
 def new_world(names: int, id_of_key: npt.NDArray[Any]) -> World:

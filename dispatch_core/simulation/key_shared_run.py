@@ -89,6 +89,7 @@ class KeySharedRun(MultipleConsumersRun):
         if change.finishes:
             self._finish(number)
         self._line(kinds.CONSUMER_REMOVING, number)
+        pending = self.core.pending_on(number)
         moved = self.core.select_out(number)
         self._line(kinds.SELECTOR_REMOVED, number)
         left = self.core.drop(number, moved)
@@ -97,16 +98,16 @@ class KeySharedRun(MultipleConsumersRun):
         self._drained(left.draining, left.returned)
         if left.cleared:
             self._nobody_left()
-        early = self._classic or "last_sent_position" in self.profile.changes
-        if early and not left.cleared:
+        reads, late = self.core.read_follows(pending), bool(self.core.state.s[st_.READS_WHEN_ADDED])
+        if reads and not late:
             self._attempt()
-        again = self.core.forget(number)
-        if early and again and not left.cleared:
+        if self.core.forget(number) and not left.cleared:
             self._attempt()
         self._world.w[w_.WATCHES_RECENT] = bool(self.core.recently_joined())
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
-        self.core.state.s[st_.DRAIN_NOTICE] = 0  # the read that follows looks at everything
-        w_.attempt_at(self._world, int(w_.hop_over(self._world)))
+        loop.unblocked(self.core.state, self._world)
+        if reads and late:
+            w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
     def _attempt(self) -> None:
         """Attempt a read inside a membership change."""

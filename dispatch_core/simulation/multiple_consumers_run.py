@@ -127,7 +127,8 @@ class MultipleConsumersRun(DispatcherRun):
         self._redeliver_line(number, None if everything else [entry + base for entry in entries])
         loop.flows_applied(self.core.state, self._world, self._lines, slot, *done.flows)
         loop.unblocked(self.core.state, self._world)
-        w_.attempt_at(self._world, int(w_.hop_over(self._world)))
+        if self.core.read_follows(entries):
+            w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
     def _act(self, slot: int, row: int) -> None:
         """Carry out an act of a recorded client other than the acknowledgement of an entry."""

@@ -77,11 +77,13 @@ class SharedRun(MultipleConsumersRun):
         self._clients.left(change)
         if change.finishes:
             self._finish(number)
+        pending = self.core.pending_on(number)
         self.core.leave(number)
         if not self.core.connected():
             self._nobody_left()
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
-        w_.attempt_at(self._world, int(w_.hop_over(self._world)))
+        if self.core.read_follows(pending):
+            w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
     # --- reads and rounds ------------------------------------------------------------------------------------
 
