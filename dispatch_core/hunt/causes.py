@@ -40,6 +40,14 @@ SENTENCES: Final = {
         "were read again"
     ),
     "replayed_again": "a replay read was in flight while the same entry was read, or replayed, and sent",
+    "rewind_beside_read": (
+        "the cursor was rewound while a read waited for an entry that is not stored yet: it waits on, and what lies before "
+        "waits with it"
+    ),
+    "rewind_undone": (
+        "the cursor was rewound before a read that waits looked again: that read goes on from where it was issued, and moves "
+        "the read position back there"
+    ),
     "active_change": (
         "the active consumer changed, and what the one before holds is read again for the new one"
     ),

@@ -42,6 +42,8 @@ _LEVELS: Final = 2
 _MANY_PERMITS: Final = 10
 _AT_ONCE: Final = int(rules.ActiveChange.AT_ONCE)
 _DELAY_STARTS: Final = int(rules.ActiveChange.DELAY_STARTS)
+#: Causes of a standstill, by what a read waited for when the cursor was rewound.
+_STUCK_BY: Final = ("no_read", "rewind_beside_read", "rewind_undone")
 
 # scalars
 NODE: Final = 0  # of the list of consumers
@@ -57,16 +59,26 @@ AT_ENTRY: Final = 9
 AT_CONSUMER: Final = 10
 TO_THE_SAME: Final = 11  # the entry was pending on the same consumer
 AWAY: Final = 12  # names that resets have disconnected
+SLOW_SEND: Final = 13  # the next send takes long
+ATTEMPT_DUE: Final = 14  # a read attempt follows when a send is written
+SLOW_CHECK: Final = 15  # the next read that waits looks again late
+REWOUND_BESIDE: Final = 16  # the cursor was rewound while a read waited: its ``waited``
 # rules of the profile
-DELAYED: Final = 13
-BATCH_SIZE: Final = 14
-PRECISE: Final = 15
-EPOCHS: Final = 16  # see ``rules.disowned``
-EMPTY_WHEN_WAITED: Final = 17  # a read that waited comes back empty (before #24898)
-PARTS: Final = 18  # clients acknowledge single messages of a batch …
-BATCH_INDEX_ACKS: Final = 19  # … and the broker takes that
-MOST_CONSUMERS: Final = 20  # maxConsumersPerSubscription; 0 = no limit
-N_SCALARS: Final = 21
+DELAYED: Final = 17
+BATCH_SIZE: Final = 18
+PRECISE: Final = 19
+EPOCHS: Final = 20  # see ``rules.disowned``
+EMPTY_WHEN_WAITED: Final = 21  # a read that waited returns what was stored when it was issued (before #24898)
+PARTS: Final = 22  # clients acknowledge single messages of a batch …
+BATCH_INDEX_ACKS: Final = 23  # … and the broker takes that
+MOST_CONSUMERS: Final = 24  # maxConsumersPerSubscription; 0 = no limit
+N_SCALARS: Final = 25
+
+# What a read waits for that found nothing when it was issued.
+NOT_WAITING: Final = 0
+TO_BE_TOLD: Final = 1  # the cursor has looked again, and is notified of the next entry
+TO_LOOK_AGAIN: Final = 2  # the cursor looks again after managedLedgerNewEntriesCheckDelayInMillis
+HAS_LOOKED: Final = 3  # it has, and found the cursor rewound
 
 
 @by_address
@@ -77,8 +89,8 @@ class FailoverWorld(NamedTuple):
     ``holder``: the connection that was sent an entry last; ``discarded``: its client does not have it. ``requests``: how
     often a connection has requested redelivery. ``parts``: messages of a batch that clients have acknowledged; ``left``:
     its batch indexes that the cursor has as not acknowledged, as bits, 0 = all. ``reader``, ``epoch``, ``size``, ``began``,
-    ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``waited``, ``requested``: when the read was issued,
-    the read position, that nothing was there, and ``requests`` of the reader.
+    ``overtaken``: of reads, as the dispatcher knows them; ``start``, ``end``, ``waited``, ``requested``: when the read was
+    issued, the read position, ``STORED``, what it waits for, and ``requests`` of the reader.
     """
 
     w: I64
@@ -96,6 +108,7 @@ class FailoverWorld(NamedTuple):
     began: I64
     overtaken: I64
     start: I64
+    end: I64
     waited: I64
     requested: I64
     entries: I64
@@ -158,6 +171,14 @@ def take(st: State, world: FailoverWorld, choice: ActiveConsumers, number: int) 
         return complete_read(st, world)
     if kind == s_.TIMER:
         return end_delay(st, world)
+    if kind == s_.RETRY:
+        return end_send(st, world)
+    if kind == s_.SLOW_SEND:
+        world.w[SLOW_SEND] = 1
+        return DONE
+    if kind == s_.SLOW_CHECK:
+        world.w[SLOW_CHECK] = 1
+        return DONE
     if name >= len(world.number_of_name):
         return IMPOSSIBLE
     consumer = world.number_of_name[name]
@@ -262,7 +283,19 @@ def end_delay(st: State, world: FailoverWorld) -> int:
     if world.w[DELAY_RUNS] == 0:
         return IMPOSSIBLE
     world.w[DELAY_RUNS] = 0
+    waiting = waiting_read(st, world)
+    world.w[REWOUND_BESIDE] = world.waited[waiting] if waiting >= 0 else NOT_WAITING
     cursor.rewind(st)
+    attempt(st, world)
+    return DONE
+
+
+@compiled_inside
+def end_send(st: State, world: FailoverWorld) -> int:
+    """Have a slow send written: a read is attempted, also while the failover delay runs (dispatchEntriesToConsumer)."""
+    if world.w[ATTEMPT_DUE] == 0:
+        return IMPOSSIBLE
+    world.w[ATTEMPT_DUE] = 0
     attempt(st, world)
     return DONE
 
@@ -289,7 +322,7 @@ def request(st: State, world: FailoverWorld, consumer: int) -> int:
             world.holder[entry] = 0
     if rules.is_heard(consumer, w[ACTIVE], w[DELAY_RUNS] == 1):
         forget_waiting_read(st, world)
-        w[PENDING] = 0
+        w[PENDING] = w[REWOUND_BESIDE] = 0
         cursor.rewind(st)
         attempt(st, world)
     return DONE
@@ -406,12 +439,26 @@ def is_readable(st: State, world: FailoverWorld) -> bool:
 
 
 @compiled_inside
+def waits(st: State, world: FailoverWorld, at: int) -> bool:
+    """Check whether a read waits: for an entry that is not stored yet, also behind a rewind, or to look again."""
+    if world.waited[at] == TO_BE_TOLD:
+        return world.w[STORED] == world.end[at] or not is_readable(st, world)
+    return world.waited[at] == TO_LOOK_AGAIN
+
+
+@compiled_inside
+def look_again(st: State, world: FailoverWorld) -> None:
+    """Look again for reads that wait to do so (ManagedCursorImpl.checkForNewEntries)."""
+    for at in range(world.w[READS]):
+        if world.waited[at] == TO_LOOK_AGAIN:
+            world.waited[at] = HAS_LOOKED if is_readable(st, world) else TO_BE_TOLD
+
+
+@compiled_inside
 def waiting_read(st: State, world: FailoverWorld) -> int:
     """Return the oldest read that waits for an entry that is not stored yet, or -1."""
-    if is_readable(st, world):
-        return -1 + WIDE
     for at in range(world.w[READS]):
-        if world.waited[at] == 1:
+        if waits(st, world, at):
             return at + WIDE
     return -1 + WIDE
 
@@ -426,15 +473,19 @@ def attempt(st: State, world: FailoverWorld) -> None:
     if not rules.may_read(active, active, w[PENDING] == 1, w[DELAY_RUNS] == 1, st.permits[active]):
         return
     w[EPOCH] += 1
-    waits = not is_readable(st, world)
-    if waits and waiting_read(st, world) >= 0:
+    nothing_there = not is_readable(st, world)
+    if nothing_there and waiting_read(st, world) >= 0:
         return
     per_entry = max(messages_per_entry(st.average[active]), 1) if w[PRECISE] == 1 else 0
     at = w[READS]
     world.reader[at], world.epoch[at], world.overtaken[at] = active, w[EPOCH], 0
     world.size[at] = rules.read_size(st.permits[active], w[BATCH_SIZE], True, per_entry)
     world.began[at] = world.start[at] = st.s[st_.READ_POSITION]
-    world.waited[at], world.requested[at] = int(waits), world.requests[active]
+    world.waited[at], world.end[at] = NOT_WAITING, w[STORED]
+    if nothing_there:
+        world.waited[at] = TO_LOOK_AGAIN if w[SLOW_CHECK] == 1 else TO_BE_TOLD
+        w[SLOW_CHECK] = 0
+    world.requested[at] = world.requests[active]
     w[READS] += 1
     w[PENDING] = 1
 
@@ -470,7 +521,7 @@ def remove_read(world: FailoverWorld, known: int, at_cursor: int) -> None:
         world.began[at] = world.began[at + 1]
     for at in range(at_cursor, world.w[READS]):
         world.start[at], world.waited[at] = world.start[at + 1], world.waited[at + 1]
-        world.requested[at] = world.requested[at + 1]
+        world.requested[at], world.end[at] = world.requested[at + 1], world.end[at + 1]
 
 
 @compiled_inside
@@ -478,19 +529,18 @@ def complete_read(st: State, world: FailoverWorld) -> int:
     """Complete the oldest read that does not wait, and dispatch its entries (readEntriesComplete)."""
     w = world.w
     at = 0
-    readable = is_readable(st, world)
-    while at < w[READS] and world.waited[at] == 1 and not readable:
+    while at < w[READS] and waits(st, world, at):
         at += 1
     if at == w[READS]:
         return IMPOSSIBLE
     reader, epoch, size, began = world.reader[at], world.epoch[at], world.size[at], world.began[at]
     count = 0
-    if world.waited[at] == 0 or w[EMPTY_WHEN_WAITED] == 0:
-        start = st.s[st_.READ_POSITION] if world.waited[at] == 1 else world.start[at]
-        for entry in range(start, w[STORED]):
-            if st.deleted[entry] == 0 and count < size:
-                world.entries[count] = entry
-                count += 1
+    start = st.s[st_.READ_POSITION] if world.waited[at] == TO_BE_TOLD else world.start[at]
+    has_waited = world.waited[at] != NOT_WAITING
+    for entry in range(start, world.end[at] if has_waited and w[EMPTY_WHEN_WAITED] == 1 else w[STORED]):
+        if st.deleted[entry] == 0 and count < size:
+            world.entries[count] = entry
+            count += 1
     is_old = world.requested[at] != world.requests[reader]
     for earlier in range(at):
         world.overtaken[earlier] = 1
@@ -498,12 +548,17 @@ def complete_read(st: State, world: FailoverWorld) -> int:
     if rules.disowned(epoch, w[EPOCH], w[EPOCHS] == 1):
         return DONE
     w[PENDING] = 0
+    if w[REWOUND_BESIDE] == TO_BE_TOLD:
+        w[REWOUND_BESIDE] = NOT_WAITING
     last = world.entries[count - 1] if count > 0 else -1
     cursor.moved_by_result(st, last, count, size, began if w[EMPTY_WHEN_WAITED] == 0 else -1)
     if rules.is_read_for_another(reader, w[ACTIVE]):
         cursor.rewind(st)
     elif count > 0:
         send(st, world, count, is_old)
+        if w[SLOW_SEND] == 1:
+            w[SLOW_SEND], w[ATTEMPT_DUE] = 0, 1
+            return DONE
     attempt(st, world)
     return DONE
 
@@ -558,6 +613,8 @@ def settle(st: State, world: FailoverWorld, choice: ActiveConsumers) -> int:
                 if st.permits[consumer] < 1:
                     grant(st, world, consumer, _MANY_PERMITS)
         end_delay(st, world)
+        end_send(st, world)
+        look_again(st, world)
         complete_read(st, world)
         if w[WAS_BROKEN] != promises.KEPT:
             return BROKEN
@@ -625,7 +682,7 @@ class FailoverRules:
     def cause_of(self, find: Find) -> str:
         """Return the cause of the schedule played last."""
         if find.promise == promises.STUCK:
-            return "no_read"
+            return _STUCK_BY[int(self._arena.world.w[REWOUND_BESIDE])]
         return "replayed_again" if self._arena.world.w[TO_THE_SAME] else "active_change"
 
 
@@ -651,7 +708,7 @@ def new_world(profile: Profile) -> FailoverWorld:
         **dict.fromkeys(("name_of", "away", "requests"), MAX_CONSUMERS),
         **dict.fromkeys(("holder", "discarded", "parts", "left", "entries"), MAX_ENTRIES),
         **dict.fromkeys(
-            ("reader", "epoch", "size", "began", "overtaken", "start", "waited", "requested"), MAX_READS
+            ("reader", "epoch", "size", "began", "overtaken", "start", "end", "waited", "requested"), MAX_READS
         ),
     }
     return FailoverWorld(w=w, **{name: np.zeros(size, np.int64) for name, size in sizes.items()})

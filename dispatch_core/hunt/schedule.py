@@ -48,14 +48,16 @@ _WIDTH: Final = 8  # numbers that a name or a detail may have
     RESET,
     JOIN_LOW,
     LIMIT,
-) = range(24)
+    SLOW_SEND,
+    SLOW_CHECK,
+) = range(26)
 
 #: Messages of an entry that ``STORE_BATCH`` stores.
 BATCH: Final = 3
 
 #: Kinds of steps that are no step of a consumer.
 WITHOUT_CONSUMER: Final = frozenset(
-    {STORE, STORE_BATCH, READ, REPLAY, TIMER, RETRY, CURSOR, CLEAR, SKIP, RESET, LIMIT}
+    {STORE, STORE_BATCH, READ, REPLAY, TIMER, RETRY, CURSOR, CLEAR, SKIP, RESET, LIMIT, SLOW_SEND, SLOW_CHECK}
 )
 #: Permits that a consumer of a lower priority grants when it joins.
 PERMITS_LOW: Final = 10
@@ -72,13 +74,14 @@ GROUPS: Final = {
     "policies": (LIMIT,),
     "priorities": (JOIN_LOW,),
     "cumulative": (ACK_UP_TO,),
+    "writes": (SLOW_SEND, SLOW_CHECK),
 }
 
 #: Groups that make sense for a type of subscription.
 GROUPS_OF: Final = {
     "Key_Shared": ("batches", "hangs", "moves", "policies", "races", "resets", "rounds"),
     "Shared": ("batches", "hangs", "moves", "policies", "priorities", "resets"),
-    "Failover": ("batches", "cumulative", "moves", "priorities", "resets"),
+    "Failover": ("batches", "cumulative", "moves", "priorities", "resets", "writes"),
 }
 
 _TEXTS: Final = {
@@ -105,6 +108,8 @@ _TEXTS: Final = {
     SKIP: "the first entry of the backlog is skipped",
     RESET: "the cursor is reset to the first entry: all consumers that it disconnects are gone",
     JOIN_LOW: f"joins with {PERMITS_LOW} permits and a lower priority",
+    SLOW_SEND: "the next send takes long: the read attempt behind it is delayed",
+    SLOW_CHECK: "the next read that waits looks again at the end only",
     HANG: "hangs: it sends no command any more",
 }
 

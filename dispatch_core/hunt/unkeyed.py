@@ -32,7 +32,13 @@ from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
-from dispatch_core.hunt.failover_steps import FailoverRules
+from dispatch_core.hunt.failover_steps import (
+    HAS_LOOKED,
+    NOT_WAITING,
+    TO_BE_TOLD,
+    TO_LOOK_AGAIN,
+    FailoverRules,
+)
 from dispatch_core.hunt.replayed import Replay
 from dispatch_core.hunt.search import LONGEST, SHORTEST, AnyHunter, Find, Hunter
 from dispatch_core.hunt.world import MAX_ENTRIES
@@ -42,7 +48,7 @@ from dispatch_core.hunt.written_log import TOPIC, WrittenLog, type_of
 KEYS: Final = ("key-0",)
 _MANY_PERMITS: Final = 10
 #: Steps that a Failover dispatcher does not have.
-_NOT_OF_FAILOVER: Final = (s_.REPLAY, s_.RETRY)
+_NOT_OF_FAILOVER: Final = (s_.REPLAY,)
 #: Schedules that ``random`` plays at most.
 AT_ONCE: Final = 500
 
@@ -66,13 +72,14 @@ class Player(ABC):
 
 @dataclass(slots=True)
 class _Read:
-    """A read in flight, when it was issued. ``start``: the read position; ``waits``: nothing was there.
+    """A read in flight, when it was issued. ``start``: the read position; ``end``: entries that were stored.
 
-    ``requests``: how often its reader had requested redelivery.
+    ``waited``: see ``failover_steps``. ``requests``: how often its reader had requested redelivery.
     """
 
     start: int
-    waits: bool
+    end: int
+    waited: int
     requests: int
 
 
@@ -94,6 +101,8 @@ class FailoverPlayer(WrittenLog, Player):
         self._discarded: set[int] = set()  # entries that the client of their holder does not have
         self._requests: Counter[int] = Counter()  # of each consumer, for redelivery
         self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
+        self._is_slow = self._attempt_due = False  # the next send takes long; a read attempt follows when it is written
+        self._looks_late = False  # the next read that waits looks again at the end only
         self._away: list[int] = []  # names that resets have disconnected: their clients connect again
         for step in schedule:
             if not self.broken:
@@ -111,6 +120,8 @@ class FailoverPlayer(WrittenLog, Player):
                 if self.core.permits[number] < 1:
                     self._grant(number, _MANY_PERMITS)
             self._delay_over()
+            self._end_send()
+            self._look_again()
             self._complete_read()
             if self.broken or not self.entries_left():
                 return
@@ -136,6 +147,12 @@ class FailoverPlayer(WrittenLog, Player):
             self._complete_read()
         elif kind == s_.TIMER:
             self._delay_over()
+        elif kind == s_.RETRY:
+            self._end_send()
+        elif kind == s_.SLOW_SEND:
+            self._is_slow = True
+        elif kind == s_.SLOW_CHECK:
+            self._looks_late = True
         elif kind == s_.JOIN:
             if number is None:
                 self._join(name, s_.PERMITS[s_.detail_of(step)])
@@ -285,11 +302,25 @@ class FailoverPlayer(WrittenLog, Player):
             self._notify(self.core.delay_over())
             self._attempt()
 
+    def _end_send(self) -> None:
+        """Have a slow send written."""
+        if self._attempt_due:
+            self._attempt_due = False
+            self._attempt()
+
     def _readable(self, start: int) -> list[int]:
         return [entry for entry in range(start, self._stored) if not self.core.state.deleted[entry]]
 
     def _waits(self, read: _Read) -> bool:
-        return read.waits and not self._readable(int(self.core.state.s[st_.READ_POSITION]))
+        if read.waited == TO_BE_TOLD:
+            return self._stored == read.end or not self._readable(int(self.core.state.s[st_.READ_POSITION]))
+        return read.waited == TO_LOOK_AGAIN
+
+    def _look_again(self) -> None:
+        for read in self._reads:
+            if read.waited == TO_LOOK_AGAIN:
+                is_there = self._readable(int(self.core.state.s[st_.READ_POSITION]))
+                read.waited = HAS_LOOKED if is_there else TO_BE_TOLD
 
     def _attempt(self) -> None:
         start = int(self.core.state.s[st_.READ_POSITION])
@@ -300,7 +331,11 @@ class FailoverPlayer(WrittenLog, Player):
             self.core.fail_read()
             return
         assert self.core.active is not None
-        self._reads.append(_Read(start, waits, self._requests[self.core.active]))
+        waited = NOT_WAITING
+        if waits:
+            waited = TO_LOOK_AGAIN if self._looks_late else TO_BE_TOLD
+            self._looks_late = False
+        self._reads.append(_Read(start, self._stored, waited, self._requests[self.core.active]))
 
     def _complete_read(self) -> None:
         """Complete the oldest read that does not wait."""
@@ -308,10 +343,11 @@ class FailoverPlayer(WrittenLog, Player):
         if at is None:
             return
         read, size = self._reads[at], self.core.size_of_read(at)
-        start = int(self.core.state.s[st_.READ_POSITION]) if read.waits else read.start
-        entries = self._readable(start)[:size]
-        if read.waits and "waiting_read_gets_entries" not in self.profile.changes:
-            entries = []
+        start = int(self.core.state.s[st_.READ_POSITION]) if read.waited == TO_BE_TOLD else read.start
+        entries = self._readable(start)
+        if read.waited != NOT_WAITING and "waiting_read_gets_entries" not in self.profile.changes:
+            entries = [entry for entry in entries if entry < read.end]
+        entries = entries[:size]
         del self._reads[at]
         result = self.core.read_done(entries, frozenset(range(self._stored)), at)
         if result.entries is None:
@@ -321,6 +357,9 @@ class FailoverPlayer(WrittenLog, Player):
             return
         if result.entries:
             self._send(result.entries, read.requests)
+            if self._is_slow:
+                self._is_slow, self._attempt_due = False, True
+                return
         self._attempt()
 
     def _send(self, entries: Sequence[int], requests: int) -> None:
@@ -406,7 +445,9 @@ class UnkeyedHunter(AnyHunter):
         self._played = 0
         self._wanted = frozenset(wanted)
         self._random = random.Random(seed)  # noqa: S311 - no secret
-        kinds = _NOT_OF_FAILOVER if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else ()
+        kinds = [*_NOT_OF_FAILOVER] if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else []
+        if kinds and "writes" not in groups:
+            kinds.append(s_.RETRY)
         self._choices = [
             step for step in s_.all_steps(keys=1, groups=groups) if s_.kind_of(step) not in kinds
         ]

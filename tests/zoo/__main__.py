@@ -45,6 +45,8 @@ _NAMES: Final = {
     s_.JOIN_LOW: "join",
     s_.LIMIT: "limit",
     s_.HANG: "hang",
+    s_.SLOW_SEND: "slow_send",
+    s_.SLOW_CHECK: "slow_check",
 }
 
 

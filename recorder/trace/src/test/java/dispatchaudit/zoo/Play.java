@@ -48,6 +48,9 @@ final class Play implements AutoCloseable {
     private static final int LONGEST_ACK_MS = 2_000;
     /** The failover delay is over after so long: Zoo's setting is less, and more than a step takes. */
     private static final int LONGEST_DELAY_MS = 60_000;
+    /** After so long a read that waits looks again for entries: longer than the failover delay, and by default. */
+    private static final int LATE_CHECK_MS = 8_000;
+    private static final int CHECK_MS = 10;
     private static final int MANY_PERMITS = 10;
 
     private final StandaloneBroker broker;
@@ -80,6 +83,8 @@ final class Play implements AutoCloseable {
     private Dispatcher dispatcher;
     private ControlledReads reads;
     private ControlledTimer timer;
+    private final ControlledSends sends = new ControlledSends();
+    private boolean looksAgainLate;
     private final Rest rest;
     private String broken;
     private final List<String> notes = new ArrayList<>();
@@ -193,8 +198,14 @@ final class Play implements AutoCloseable {
                 return true;
             case "timer":
                 return endTimer();
+            case "slow_send":
+                return sends.slowDown();
+            case "slow_check":
+                looksAgainLate = true;
+                lookAgainAfter(LATE_CHECK_MS);
+                return true;
             case "retry":
-                return true; // there is no rest before its timer has ended
+                return type != SubscriptionType.Failover || sends.end(); // of others there is no rest before its timer has ended
             default:
                 throw new IllegalArgumentException("no step of a schedule: " + step);
         }
@@ -215,6 +226,11 @@ final class Play implements AutoCloseable {
             Thread.sleep(1);
         }
         return runs;
+    }
+
+    /** Have reads that wait from now on look again after a time (managedLedgerNewEntriesCheckDelayInMillis). */
+    private void lookAgainAfter(int waitMs) throws Exception {
+        ((PersistentTopic) subscription().getTopic()).getManagedLedger().getConfig().setNewEntriesCheckDelayInMillis(waitMs);
     }
 
     /** Wait until the broker has all commands, and has done what follows from them. */
@@ -370,6 +386,7 @@ final class Play implements AutoCloseable {
             dispatcher = subscription().getDispatcher();
             reads = ControlledReads.of(dispatcher, type == SubscriptionType.Failover);
             timer = ControlledTimer.of(dispatcher);
+            sends.control(dispatcher);
         }
         grant(name, count);
     }
@@ -491,6 +508,10 @@ final class Play implements AutoCloseable {
     /** Let clients acknowledge all and grant permits, and reads complete, until nothing moves. */
     private void settle() throws Exception {
         int quiet = 0;
+        if (looksAgainLate) {
+            Thread.sleep(LATE_CHECK_MS);
+            lookAgainAfter(CHECK_MS);
+        }
         for (String name : type == SubscriptionType.Failover ? away : Set.<String>of()) {
             if (!consumers.containsKey(name)) {
                 join(name, MANY_PERMITS, 0, MissingNode.getInstance());
@@ -515,7 +536,7 @@ final class Play implements AutoCloseable {
             settled();
             boolean read = reads != null && reads.completeNormalRead();
             settled();
-            boolean ended = endTimer();
+            boolean ended = endTimer() | sends.end();
             settled();
             moved |= receive() || replayed || read || ended;
             quiet = moved ? 0 : quiet + 1;
@@ -599,6 +620,7 @@ final class Play implements AutoCloseable {
         }
         if (reads != null) {
             timer.release();
+            sends.release();
             reads.release();
         }
         for (Consumer<byte[]> consumer : consumers.values()) {
