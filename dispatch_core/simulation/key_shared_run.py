@@ -101,12 +101,13 @@ class KeySharedRun(MultipleConsumersRun):
         reads, late = self.core.read_follows(pending), bool(self.core.state.s[st_.READS_WHEN_ADDED])
         if reads and not late:
             self._attempt()
-        if self.core.forget(number) and not left.cleared:
+        again = self.core.forget(number) and not left.cleared
+        if again and not late:
             self._attempt()
         self._world.w[w_.WATCHES_RECENT] = bool(self.core.recently_joined())
         self._line(kinds.CONSUMER_REMOVED, number, *self._cursor())
         loop.unblocked(self.core.state, self._world)
-        if reads and late:
+        if (reads or again) and late:
             w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
     def _attempt(self) -> None:
