@@ -45,8 +45,8 @@ SENTENCES: Final = {
         "waits with it"
     ),
     "rewind_undone": (
-        "the cursor was rewound before a read that waits looked again: that read goes on from where it was issued, and moves "
-        "the read position back there"
+        "the cursor was rewound before a read that waits looked again: that read goes on from where it was issued, and "
+        "moves the read position back there"
     ),
     "active_change": (
         "the active consumer changed, and what the one before holds is read again for the new one"
@@ -84,7 +84,7 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
     if promise == promises.DOUBLE_OUTSTANDING:
         if world.w[w_.FORGOT_REPLAY] == 1:
             return "replay_read_forgotten"
-        return "replayed_again" if world.w[w_.AT_REPLAY] == 1 else "read_again"
+        return _sent_again_by(world)
     if promise == promises.LEAK:
         return leak_cause(kinds)
     if promise not in (promises.STUCK, promises.STARVED):
@@ -127,10 +127,16 @@ def cause_of(st: State, world: World, promise: int, steps: Sequence[int]) -> str
 def cause_in_shared(st: State, world: World, promise: int, steps: Sequence[int]) -> str:
     """Name the cause as ``cause_of`` does, of a Shared dispatcher: no gate holds entries of it."""
     if promise == promises.DOUBLE_OUTSTANDING:
-        return "replayed_again" if world.w[w_.AT_REPLAY] == 1 else "read_again"
+        return _sent_again_by(world)
     if promise == promises.LEAK:
         return leak_cause({s_.kind_of(number) for number in steps})
     return "rewind_waits" if st.s[st_.REWIND_DUE] == 1 else "no_read"
+
+
+def _sent_again_by(world: World) -> str:
+    """Name the read by which an entry was sent again; one that a normal read returned may come by the replay set, too."""
+    is_read_again = world.w[w_.READ_AGAIN] == 1 or world.w[w_.AT_REPLAY] == 0
+    return "read_again" if is_read_again else "replayed_again"
 
 
 def leak_cause(kinds: Collection[int]) -> str:

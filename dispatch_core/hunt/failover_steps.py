@@ -708,7 +708,8 @@ def new_world(profile: Profile) -> FailoverWorld:
         **dict.fromkeys(("name_of", "away", "requests"), MAX_CONSUMERS),
         **dict.fromkeys(("holder", "discarded", "parts", "left", "entries"), MAX_ENTRIES),
         **dict.fromkeys(
-            ("reader", "epoch", "size", "began", "overtaken", "start", "end", "waited", "requested"), MAX_READS
+            ("reader", "epoch", "size", "began", "overtaken", "start", "end", "waited", "requested"),
+            MAX_READS,
         ),
     }
     return FailoverWorld(w=w, **{name: np.zeros(size, np.int64) for name, size in sizes.items()})

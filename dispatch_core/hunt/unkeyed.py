@@ -101,7 +101,9 @@ class FailoverPlayer(WrittenLog, Player):
         self._discarded: set[int] = set()  # entries that the client of their holder does not have
         self._requests: Counter[int] = Counter()  # of each consumer, for redelivery
         self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
-        self._is_slow = self._attempt_due = False  # the next send takes long; a read attempt follows when it is written
+        self._is_slow = self._attempt_due = (
+            False  # the next send takes long; a read attempt follows when it is written
+        )
         self._looks_late = False  # the next read that waits looks again at the end only
         self._away: list[int] = []  # names that resets have disconnected: their clients connect again
         for step in schedule:

@@ -55,7 +55,8 @@ TRIMS_AFTER_MOVE: Final = 23  # what a move of the cursor has passed is dropped 
 OWN_LIMIT: Final = 24  # the broker's setting of the limit of unacknowledged messages per consumer
 SHARED: Final = 25  # of a Shared subscription: consumers take turns, and nobody owns a key
 LEFT_UNREAD: Final = 26  # a leave caused no read attempt, and none has come since
-N_SCALARS: Final = 27
+READ_AGAIN: Final = 27  # a normal read has returned an entry that is pending
+N_SCALARS: Final = 28
 
 
 @by_address
