@@ -37,8 +37,6 @@ SHORTEST: Final = 6
 LONGEST: Final = 26
 #: Schedules that compiled code plays before it returns, so that progress can be shown and a budget kept.
 AT_ONCE: Final = 20_000
-#: Schedules that end by known causes before ``random`` returns.
-MOST_PASSED_OVER: Final = 1_000
 
 # what compiled code reports
 PLAYED, STEPS, FOUND, RANDOM, WANTED, CHUNK = range(6)
@@ -329,15 +327,13 @@ class Hunter(AnyHunter):
         return int(self.report[STEPS])
 
     def random(self) -> Find | None:
-        """Play random schedules until one breaks a promise; ``None`` after ``at_once`` that do not.
-
-        Also after ``MOST_PASSED_OVER`` that end by known causes.
-        """
+        """Play random schedules until one breaks a promise; ``None`` after ``at_once`` that do not or are passed over."""
         a = self._arena
-        for _ in range(MOST_PASSED_OVER):
+        until = self.played + self._at_once
+        while self.played < until:
             came_to = ASKS_SELECTOR
             while came_to == ASKS_SELECTOR:
-                self.report[CHUNK] = self._room(self._at_once)
+                self.report[CHUNK] = self._room(until - self.played)
                 with np.errstate(over="ignore"):  # of the random numbers, where it runs interpreted
                     came_to = play_random(
                         a.state,

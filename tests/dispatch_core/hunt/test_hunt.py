@@ -95,6 +95,16 @@ def test_the_same_seed_plays_the_same_schedules() -> None:
     assert (first.played, first.steps) == (second.played, second.steps)
 
 
+def test_what_is_passed_over_counts_among_the_schedules_at_once() -> None:
+    """Else one set of keys is kept for as long as its known causes are met."""
+    known = ["rewind_waits", "read_again", "leave_without_read"]
+    hunter = Hunter(profile("4.2.4"), KEYS, pass_over=known, at_once=5_000)
+    for calls in (1, 2):
+        assert hunter.random() is None
+        assert hunter.played == calls * 5_000
+    assert sum(hunter.passed_over.values()) > 10
+
+
 def test_only_key_shared_is_hunted() -> None:
     with pytest.raises(UnsupportedRuleError, match="neither Key_Shared nor Shared"):
         Hunter(resolve("4.2.4", subscription_type="Failover"), KEYS)
