@@ -23,6 +23,7 @@ ALSO: Final = (
     "races",
     "resets",
     "rounds",
+    "writes",
 )
 #: Types of subscriptions that can be hunted.
 KEY_SHARED: Final = "Key_Shared"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from dispatch_core.cli.main import main
+from dispatch_core.hunt.choices import ALSO
+from dispatch_core.hunt.schedule import GROUPS
 
 RANGE = "subscriptionKeySharedUseConsistentHashing=false"
 
@@ -118,3 +120,7 @@ def test_a_file_to_play_that_cannot_be_read_is_named(
     for path in (missing, binary):
         assert main(["hunt", "--broker-version", "4.2.4", "--play", str(path)]) == 2
         assert f"--play {path}: cannot be read" in capsys.readouterr().err
+
+
+def test_every_group_of_steps_can_be_asked_for() -> None:
+    assert sorted(GROUPS) == list(ALSO)
