@@ -48,8 +48,9 @@ SENTENCES: Final = {
         "the cursor was rewound before a read that waits looked again: that read goes on from where it was issued, and "
         "moves the read position back there"
     ),
-    "active_change": (
-        "the active consumer changed, and what the one before holds is read again for the new one"
+    "active_change": "the active consumer changed, and what had been sent before is read again for the new one",
+    "read_of_before": (
+        "a read from before a redelivery request was dispatched, and the read that the request caused, too"
     ),
     "after_a_request": "a redelivery request moved an entry to the replay set while later ones of its key stayed pending",
     "after_a_leave": "a consumer left while a read was in flight",

@@ -57,7 +57,7 @@ READS: Final = 7  # in flight
 WAS_BROKEN: Final = 8  # the promise that is broken, 0 = none
 AT_ENTRY: Final = 9
 AT_CONSUMER: Final = 10
-TO_THE_SAME: Final = 11  # the entry was pending on the same consumer
+OF_BEFORE: Final = 11  # the entry was sent by a read from before a redelivery request, and by another
 AWAY: Final = 12  # names that resets have disconnected
 SLOW_SEND: Final = 13  # the next send takes long
 ATTEMPT_DUE: Final = 14  # a read attempt follows when a send is written
@@ -587,7 +587,7 @@ def send(st: State, world: FailoverWorld, count: int, is_old: bool) -> None:
         if world.holder[entry] != 0 and w[WAS_BROKEN] == promises.KEPT:
             w[WAS_BROKEN] = promises.DOUBLE_OUTSTANDING
             w[AT_ENTRY], w[AT_CONSUMER] = entry, active
-            w[TO_THE_SAME] = int(world.holder[entry] == active)
+            w[OF_BEFORE] = int(world.holder[entry] == active and (is_old or world.discarded[entry] == 1))
         world.holder[entry], world.discarded[entry] = active, int(is_old)
 
 
@@ -683,7 +683,7 @@ class FailoverRules:
         """Return the cause of the schedule played last."""
         if find.promise == promises.STUCK:
             return _STUCK_BY[int(self._arena.world.w[REWOUND_BESIDE])]
-        return "replayed_again" if self._arena.world.w[TO_THE_SAME] else "active_change"
+        return "read_of_before" if self._arena.world.w[OF_BEFORE] else "active_change"
 
 
 def new_world(profile: Profile) -> FailoverWorld:
