@@ -174,6 +174,9 @@ SETTINGS: Final[dict[str, Setting]] = {
             200000,
             "unacked messages that stop normal reads; 0 or less = off",
         ),
+        Setting(
+            "maxConsumersPerSubscription", 0, "consumers of a subscription at most; 0 or less = no limit"
+        ),
         Setting("preciseDispatcherFlowControl", False, "divide permits by the average batch size"),
         Setting(
             "acknowledgmentAtBatchIndexLevelEnabled",

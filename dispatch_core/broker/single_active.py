@@ -47,6 +47,7 @@ from dispatch_core.broker.single_active_rules import (
     Notified,
     Pick,
     ReadResult,
+    check_consumer_limit,
 )
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State, extended, new_state
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
@@ -104,7 +105,7 @@ class SingleActiveDispatcher:
         self._exclusive = exclusive
         self._partition_index = 0 if exclusive else partition_index
         self._delayed = not exclusive and profile.number("activeConsumerFailoverDelayTimeMillis") > 0
-        self._limit = int(profile.settings.get("maxConsumersPerSubscription", 0))
+        self._limit = profile.number("maxConsumersPerSubscription")
         self._batch_size = profile.number("dispatcherMaxReadBatchSize")
         self._precise = bool(profile.settings.get("preciseDispatcherFlowControl", False))
         self._batch_index_acks = bool(
@@ -153,10 +154,8 @@ class SingleActiveDispatcher:
             raise ConsumerBusyError(
                 f"consumer {consumer}: consumer {self.active} holds the Exclusive subscription; it has to leave first"
             )
-        if not self._exclusive and 0 < self._limit <= len(self._members):
-            raise ConsumerBusyError(
-                f"consumer {consumer}: the subscription has {self._limit} consumers (maxConsumersPerSubscription)"
-            )
+        if not self._exclusive:
+            check_consumer_limit(consumer, len(self._members), self._limit)
         self.permits[consumer] = 0
         if self._exclusive:
             self._selector = factory.sticky_ranges(self.profile).new() if ranges else None

@@ -23,6 +23,17 @@ class ConsumerBusyError(DispatchAuditError):
     """The broker refuses the subscribe (ConsumerBusyException); nothing has changed."""
 
 
+def check_consumer_limit(consumer: int, connected: int, limit: int) -> None:
+    """Raise ``ConsumerBusyError`` for a consumer above ``maxConsumersPerSubscription``; 0 or less = no limit.
+
+    Source: isConsumersExceededOnSubscription, which every dispatcher asks but the one of an Exclusive subscription.
+    """
+    if 0 < limit <= connected:
+        raise ConsumerBusyError(
+            f"consumer {consumer}: the subscription has {limit} consumers (maxConsumersPerSubscription)"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Pick:
     """Outcome of a choice. ``changed``: an active-consumer change begins. ``notified``: notices that are sent at once."""

@@ -61,6 +61,8 @@ class KeySharedRun(MultipleConsumersRun):
         self._note_sent()
         s = self.core.state.s
         number = self._number(change)
+        if not self._admits(change, number):
+            return
         connecting = self._clients.connecting(change, self._now)
         first = int(s[st_.N_CONSUMERS]) == 0
         self.core.join(number, connecting.client.name, connecting.client.priority_level)

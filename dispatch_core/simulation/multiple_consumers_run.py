@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.multiple_consumers import MultipleConsumersDispatcher
+from dispatch_core.broker.single_active_rules import ConsumerBusyError, check_consumer_limit
 from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
+from dispatch_core.simulation.churn import Change
 from dispatch_core.simulation.dispatcher_run import FINISHED_AT_ONCE, DispatcherRun, Given
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.sink import Sink
@@ -104,6 +106,16 @@ class MultipleConsumersRun(DispatcherRun):
                 self._line(kinds.READ_CANCELLED, 0, 0)
         if w[w_.RELEASES_SHOWN]:
             self._line(kinds.DRAINING_CLEAR)
+
+    def _admits(self, change: Change, number: int) -> bool:
+        """True if the subscription takes one more consumer; otherwise the client is refused, and no line is written."""
+        limit = self.profile.number("maxConsumersPerSubscription")
+        try:
+            check_consumer_limit(number, int(self.core.state.s[st_.N_CONSUMERS]), limit)
+        except ConsumerBusyError as error:
+            self._clients.refused(change, error)
+            return False
+        return True
 
     # --- further commands of clients ---------------------------------------------------------------------------
 

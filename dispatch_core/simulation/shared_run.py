@@ -65,6 +65,8 @@ class SharedRun(MultipleConsumersRun):
         """Connect a client; its first permits arrive a little later."""
         self._note_sent()
         number = self._number(change)
+        if not self._admits(change, number):
+            return
         connecting = self._clients.connecting(change, self._now)
         self.core.join(number, connecting.client.name, connecting.client.priority_level)
         self._added_line(number, connecting.client)
@@ -73,8 +75,10 @@ class SharedRun(MultipleConsumersRun):
     def _leave(self, change: Change) -> None:
         """Disconnect a client. Its entries are sent to others, unless it acknowledges them before."""
         self._note_sent()
-        number = self._numbers.pop(change.who)
+        number = self._numbers.pop(change.who, None)
         self._clients.left(change)
+        if number is None:
+            return  # the broker had refused it
         if change.finishes:
             self._finish(number)
         pending = self.core.pending_on(number)

@@ -1,7 +1,7 @@
 """Connections of consumers, and those that a broker refuses.
 
-An Exclusive subscription takes one consumer at a time, and STICKY no ranges that overlap. A log may have a
-``consumer_added`` line of a connection that the broker then refused: it never was a consumer.
+An Exclusive subscription takes one consumer at a time, any other ``maxConsumersPerSubscription``, and STICKY no ranges that
+overlap. A log may have a ``consumer_added`` line of a connection that the broker then refused: it never was a consumer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.selectors import factory
 from dispatch_core.broker.single_active import SingleActiveDispatcher
-from dispatch_core.broker.single_active_rules import ConsumerBusyError
+from dispatch_core.broker.single_active_rules import ConsumerBusyError, check_consumer_limit
 from dispatch_core.errors import SelectorRefusedError
 
 
@@ -46,17 +46,24 @@ def refused(
             profile, topic, profile.partition_index, exclusive=subscription_type == "Exclusive"
         )
         return _refused_by_dispatcher(dispatcher, changes)
-    if profile.key_shared_mode != "STICKY":
+    limit = profile.number("maxConsumersPerSubscription")
+    sticky = profile.key_shared_mode == "STICKY" and not profile.is_shared
+    if limit <= 0 and not sticky:
         return frozenset()
-    selector = factory.build(profile)
-    found = set()
+    selector = factory.build(profile) if sticky else None
+    found, connected = set(), set()
     for change in changes:
         if isinstance(change, int):
-            selector.remove(change)
+            if selector is not None:
+                selector.remove(change)
+            connected.discard(change)
             continue
         try:
-            selector.add(change.number, change.name, list(change.ranges) or None)
-        except SelectorRefusedError:
+            check_consumer_limit(change.number, len(connected), limit)
+            if selector is not None:
+                selector.add(change.number, change.name, list(change.ranges) or None)
+            connected.add(change.number)
+        except (ConsumerBusyError, SelectorRefusedError):
             found.add(change.number)
     return frozenset(found)
 

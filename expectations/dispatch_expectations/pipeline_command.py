@@ -1,7 +1,7 @@
 """Run ``dispatch-audit pipeline SOURCE...``: all stages in one process, without Airflow.
 
-Runs pull → ingest → replay → aggregates → validate → report for each interval, then prints the verdicts. Calls the same
-functions as the DAG, on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``):
+Runs pull → ingest → replay → aggregates → validate → advise → report for each interval, then prints the verdicts. Calls the
+same functions as the DAG, on the same folders under ``--home`` (else ``DISPATCH_AUDIT_HOME``, else ``.dispatch-audit``):
 ``landing``, ``warehouse``, ``data-docs``, ``reports``. Without ``--interval-start`` it takes every UTC day on which the
 source has an event, oldest first. Intervals audited before are audited again if this run changes rows that they depend
 on.
@@ -79,6 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="forget files that the sources do not have any more (default: keep them, as logs are rotated away)",
     )
     parser.add_argument(
+        "--advice-events",
+        type=int,
+        metavar="N",
+        help="simulate what would have prevented order violations, of logs with at most N lines of events; 0: of none "
+        "(default 100000)",
+    )
+    parser.add_argument(
         "--prometheus-file",
         metavar="FILE",
         default=os.environ.get("DISPATCH_AUDIT_PROMETHEUS_FILE"),
@@ -122,6 +129,7 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     sources = [path for source in args.source for path in _expanded(source, walk)]
     for line in walk.messages():
         say(f"pull: {line}")
+    from dispatch_core.what_if.advise import MOST_EVENTS
     from dispatch_expectations.policy import current_policy, load_policy
     from dispatch_expectations.validate import validate_interval
     from spark_jobs.aggregates.aggregate_interval import aggregate
@@ -130,12 +138,14 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
     from spark_jobs.pull.pull_logs import land, pull_segments
     from spark_jobs.replay.as_of import AsOf
     from spark_jobs.replay.replay_interval import replay
-    from spark_jobs.reports.report_pages import write_reports
+    from spark_jobs.reports.report_pages import folder_of, write_reports
     from spark_jobs.session import running_session
     from spark_jobs.stale_intervals import recompute
     from spark_jobs.warehouse.balance_window import outdated_windows
     from spark_jobs.warehouse.run_ledger import Ledger
+    from spark_jobs.what_if.advice import advise_interval
 
+    most_events = MOST_EVENTS if args.advice_events is None else args.advice_events
     policy = load_policy(args.policy) if args.policy else current_policy()
     limits = policy.limit_rules()
     asked = AsOf(args.as_of, args.complete)
@@ -156,6 +166,9 @@ def _audit(args: argparse.Namespace, home: Location) -> list[Any]:
         with _stage("validate", span):
             say(f"validate {span.name}")
             verdicts.extend(validate_interval(warehouse, span.start, home / "data-docs", policy))
+        with _stage("advise", span):
+            out = folder_of(home / "reports", span)
+            _say_summary(advise_interval(spark, warehouse, span, out, policy, most_events=most_events))
         with _stage("report", span):
             _say_summary(write_reports(warehouse, span, home / "reports"))
 

@@ -13,6 +13,8 @@ import pytest
 from dispatch_core.audit.sentences.names import printable
 from dispatch_core.cli.main import main
 from dispatch_expectations import pipeline_command
+from spark_jobs.location import Location
+from spark_jobs.warehouse.advice_file import read_advice
 from spark_jobs.warehouse.run_ledger import Ledger
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ def test_from_source_to_verdicts(
     assert (tmp_path / "my home" / "data-docs").is_dir()
     reports = tmp_path / "my home" / "reports" / "2026-11-21"
     assert len(list(reports.glob("*.html"))) == len(names) + 1
+    (shown,) = read_advice(Location.of(reports)).values()
+    assert "would have prevented these" in shown.sentence
+    assert any(shown.effects.split(";")[0] in page.read_text("utf-8") for page in reports.glob("*.html"))
     index = (reports / "index.html").read_text("utf-8")
     assert index.index(">FAIL<") < index.index(">PASS<")
     assert 'dispatch_audit_verdicts{verdict="FAIL"} 1.0' in (tmp_path / "audit.prom").read_text("utf-8")
@@ -75,7 +80,10 @@ def test_settings_hold_in_place_of_the_headers_as_they_do_for_audit(
     settings.write_text(f"{CLASSIC}=true\ndispatcherMaxReadBatchSize=99\n")
     given = ("--settings", str(settings), "--set", f"{CLASSIC}=false")
     capfd.readouterr()
-    assert command(sample, "--home", str(tmp_path / "home"), "--json", *given) == 1
+    given_home = ("--home", str(tmp_path / "home"))
+    assert command(sample, *given_home, "--json", "--advice-events", "0", *given) == 1
+    (shown,) = read_advice(Location.of(tmp_path / "home" / "reports" / "2026-11-21")).values()
+    assert "more than 0" in shown.sentence
     rules = [
         verdict
         for line in capfd.readouterr().out.splitlines()

@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.what_if.compare import Row, rows_of
 from dispatch_core.what_if.recorded import load_of
 from dispatch_core.what_if.rules import RECORDED, RuleSet, named
+from dispatch_core.what_if.run import simulate
 from tests.dispatch_core.audit.small_logs import (
     T0_US,
     added,
@@ -116,3 +118,34 @@ def test_a_release_that_accepts_what_the_recorded_one_refused_is_not_measured(tm
     assert (
         older.not_measured == "consumers that the recorded broker refused would be accepted, and are left out"
     )
+
+
+@pytest.mark.parametrize("kind", ["Failover", "Key_Shared", "Shared"])
+def test_a_consumer_above_the_limit_of_the_subscription_is_refused(tmp_path: Path, kind: str) -> None:
+    """The third consumer of two is refused in the simulation, and takes no part; one that leaves makes room."""
+    lines = [
+        added(1),
+        flow(1, 9),
+        added(2),
+        flow(2, 9),
+        added(3),
+        flow(3, 9),
+        removed(1),
+        added(4),
+        flow(4, 9),
+    ]
+    log = log_of(tmp_path, lines, kind)
+    for limit, members in (("2", {1, 2, 4}), ("0", {1, 2, 3, 4})):
+        profile = RuleSet("limit", settings={"maxConsumersPerSubscription": limit}).profile_for(log)
+        simulated = simulate(load_of(log), profile).events
+        joined = simulated.filter(pc.equal(simulated["kind"], "consumer_added"))["consumer"].to_pylist()
+        assert set(joined) == members
+
+
+def test_a_recorded_limit_leaves_out_what_it_refused(tmp_path: Path) -> None:
+    """A connection without permits above the recorded limit never was a consumer, so other rules have none of it."""
+    for kind in ("Key_Shared", "Shared"):
+        lines = [added(1), flow(1, 1000), added(2), sent(1, 0)]
+        log = log_of(tmp_path / kind, lines, kind, config={"maxConsumersPerSubscription": 1})
+        load = load_of(log)
+        assert ([join.number for join in load.joins], [join.number for join in load.refused]) == ([1], [2])
