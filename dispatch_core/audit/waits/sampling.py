@@ -392,10 +392,7 @@ def _ask(
         reason = now[LIMITED_BY]
         if now[MAYBE_LIMITED] == 1:
             rows[at, MAYBE_LIMITED_US] += lasted
-    # What is without need now may have begun to be at any line since the sample before.
-    for_us = lasted
-    if rows[at, NEEDLESS_FOR_US] == 0 or rows[at, REASON] != reason:
-        for_us = min(lasted, now[T_US] - now[CHANGED_US])
+    was_needless = rows[at, NEEDLESS_FOR_US] > 0 and rows[at, REASON] == reason
     rows[at, SEEN], rows[at, REASON] = now[STAMP], reason
     rows[at, LAST_US], rows[at, LAST_SEQ] = now[T_US], now[SEQ]
     rows[at, ENTRIES_NOW] = rows[at, MESSAGES_NOW] = 0
@@ -403,6 +400,10 @@ def _ask(
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
     blocked = NOBODY + WIDE if now[ANY_CONSUMER] == 1 else slot
     by_limit = reason == UNACKED_LIMIT_CONSUMER and _is_blocked_with_few(st, blocked)
+    for_us = lasted
+    if by_limit and not was_needless:
+        # Any line since the sample before may have been the acknowledgement that brought it down to half of the limit.
+        for_us = min(lasted, now[T_US] - now[CHANGED_US])
     rows[at, NEEDLESS_FOR_US] = for_us + 1 if (by_order and not elsewhere) or by_limit else 0
     if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
