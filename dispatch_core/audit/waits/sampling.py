@@ -400,10 +400,10 @@ def _ask(
     elsewhere = outstanding_at[hash_id] == now[STAMP] and outstanding[hash_id] != slot
     blocked = NOBODY + WIDE if now[ANY_CONSUMER] == 1 else slot
     by_limit = reason == UNACKED_LIMIT_CONSUMER and _is_blocked_with_few(st, blocked)
-    for_us = lasted
+    for_us = now[T_US]  # longer than anything has waited
     if by_limit and not was_needless:
         # Any line since the sample before may have been the acknowledgement that brought it down to half of the limit.
-        for_us = min(lasted, now[T_US] - now[CHANGED_US])
+        for_us -= now[CHANGED_US]
     rows[at, NEEDLESS_FOR_US] = for_us + 1 if (by_order and not elsewhere) or by_limit else 0
     if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
