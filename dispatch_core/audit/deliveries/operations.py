@@ -341,10 +341,7 @@ def _last_free(taken: Mask, first: int, end: int) -> int:
 
 def shows_resets(events: pa.Table) -> Ints:
     """Return the ``seq`` of each line of a trace that shows where a reset of the cursor ended, ascending."""
-    if not has(events, "mark_delete"):
-        return np.empty(0, np.int64)
-    shows = marked(events["kind"], "consumer_added") & valid(events["mark_delete"])
-    return np.sort(ints(events["seq"].filter(pa.array(shows))))
+    return np.sort(ints(events["seq"].filter(pa.array(marked(events["kind"], "consumer_added")))))
 
 
 def _acknowledged_cumulatively(events: pa.Table) -> set[tuple[int, int]]:

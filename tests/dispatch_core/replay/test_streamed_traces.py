@@ -94,6 +94,12 @@ def test_a_batch_may_be_a_single_line(name: str, tmp_path: Path, monkeypatch: py
     compare(beginning, tmp_path, monkeypatch, 1)
 
 
+def test_a_reset_whose_consumer_joins_in_a_later_batch_is_a_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare(traced("races/4.2.4/soak-13046-classic-shared-quiet"), tmp_path, monkeypatch, 30)
+
+
 @pytest.mark.parametrize("rows", SIZES)
 def test_a_trace_that_differs_from_its_rules_is_judged_by_its_deliveries_too(
     rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
