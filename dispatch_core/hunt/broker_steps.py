@@ -709,9 +709,10 @@ def dispatch(st: State, world: World, is_replay: bool, entries: I64) -> None:
     """Run a dispatch round, check what it sends, and attempt the next read."""
     w = world.w
     classic = w[w_.CLASSIC] == 1
-    for i in range(len(entries)):
-        if not is_replay and st.holder[entries[i]] != NOBODY:
-            w[w_.READ_AGAIN] = 1
+    if not is_replay:
+        for entry in entries:
+            if st.holder[entry] != NOBODY:
+                w[w_.READ_AGAIN] = 1
     if w[w_.ACKS_IN_ROUND] == 0:
         chosen = commands.choose(st, classic, is_replay, entries, world.outcome, world.attempts)
     else:

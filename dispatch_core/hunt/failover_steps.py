@@ -698,7 +698,7 @@ def new_world(profile: Profile) -> FailoverWorld:
         EMPTY_WHEN_WAITED: "waiting_read_gets_entries" not in changes,
         PARTS: bool(settings.get("acknowledgmentAtBatchIndexLevelEnabled")),
         BATCH_INDEX_ACKS: bool(takes_parts),
-        MOST_CONSUMERS: int(settings.get("maxConsumersPerSubscription", 0)),
+        MOST_CONSUMERS: profile.number("maxConsumersPerSubscription"),
     }
     w = np.zeros(N_SCALARS, np.int64)
     for at, value in values.items():

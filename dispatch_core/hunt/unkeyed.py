@@ -47,8 +47,9 @@ from dispatch_core.hunt.written_log import TOPIC, WrittenLog, type_of
 #: The key that entries have: it makes no difference.
 KEYS: Final = ("key-0",)
 _MANY_PERMITS: Final = 10
-#: Steps that a Failover dispatcher does not have.
+#: Steps that a Failover dispatcher does not have; a read attempt is delayed only behind a slow send (``writes``).
 _NOT_OF_FAILOVER: Final = (s_.REPLAY,)
+_NOT_WITHOUT_WRITES: Final = (*_NOT_OF_FAILOVER, s_.RETRY)
 #: Schedules that ``random`` plays at most.
 AT_ONCE: Final = 500
 
@@ -95,15 +96,14 @@ class FailoverPlayer(WrittenLog, Player):
         )
         self._numbers: dict[int, int] = {}
         self._joined = 0
-        self._most = int(profile.settings.get("maxConsumersPerSubscription", 0))
+        self._most = profile.number("maxConsumersPerSubscription")
         self._reads: list[_Read] = []
         self._holders: dict[int, int] = {}  # entry → number of the consumer that was sent it last
         self._discarded: set[int] = set()  # entries that the client of their holder does not have
         self._requests: Counter[int] = Counter()  # of each consumer, for redelivery
         self._parts: dict[int, int] = {}  # entry → messages of it that are acknowledged, of a batch in part
-        self._is_slow = self._attempt_due = (
-            False  # the next send takes long; a read attempt follows when it is written
-        )
+        self._is_slow = False  # the next send takes long
+        self._attempt_due = False  # a read attempt follows when a send is written
         self._looks_late = False  # the next read that waits looks again at the end only
         self._away: list[int] = []  # names that resets have disconnected: their clients connect again
         for step in schedule:
@@ -447,9 +447,9 @@ class UnkeyedHunter(AnyHunter):
         self._played = 0
         self._wanted = frozenset(wanted)
         self._random = random.Random(seed)  # noqa: S311 - no secret
-        kinds = [*_NOT_OF_FAILOVER] if profile.dispatcher is Dispatcher.SINGLE_ACTIVE else []
-        if kinds and "writes" not in groups:
-            kinds.append(s_.RETRY)
+        kinds: tuple[int, ...] = ()
+        if profile.dispatcher is Dispatcher.SINGLE_ACTIVE:
+            kinds = _NOT_OF_FAILOVER if "writes" in groups else _NOT_WITHOUT_WRITES
         self._choices = [
             step for step in s_.all_steps(keys=1, groups=groups) if s_.kind_of(step) not in kinds
         ]

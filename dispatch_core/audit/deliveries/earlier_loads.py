@@ -23,7 +23,7 @@ from dispatch_core.audit.deliveries.operations import (
     Consumer,
     CursorOperations,
     Lines,
-    shows_resets,
+    resets_shown_until,
 )
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.resumed_parts import is_deleted, made_again
@@ -47,7 +47,7 @@ class EarlierLines:
 
     def add(self, events: pa.Table) -> None:
         """Add the lines of the next incarnation."""
-        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations(shows_resets(events))
+        cursor_ops = None if has_kind(events, CURSOR_MOVED) else CursorOperations(resets_shown_until(events))
         lines = Lines.of(events, flows=self._flows, cursor_ops=cursor_ops)
         connections = Connections(self._consumers)
         connections.meet(events)

@@ -40,7 +40,7 @@ from dispatch_core.audit.deliveries.log_checks import Connected
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.deliveries.lost_state import gives_state
 from dispatch_core.audit.deliveries.missing_lines import Gaps, LastLine
-from dispatch_core.audit.deliveries.operations import SENT, CursorOperations, Operations, shows_resets
+from dispatch_core.audit.deliveries.operations import SENT, CursorOperations, Operations, resets_shown_until
 from dispatch_core.audit.deliveries.producer_clocks import ProducerClocks
 from dispatch_core.audit.deliveries.rows import Audit, Rows
 from dispatch_core.audit.deliveries.scan import Scan, Scanned
@@ -254,7 +254,7 @@ class AuditFold:
         return self._cursor_ops_logged and CURSOR_MOVED not in self._records
 
     def _cursor_operations(self) -> CursorOperations | None:
-        return CursorOperations(shows_resets(self._head.events)) if self._moves_are_cursor_ops else None
+        return CursorOperations(resets_shown_until(self._head.events)) if self._moves_are_cursor_ops else None
 
     @property
     def deletions_logged(self) -> bool:

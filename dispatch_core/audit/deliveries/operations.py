@@ -271,15 +271,15 @@ class CursorOperations:
     the two lines is of before the reset. So the reset stands on the last line before the consumer that is no operation. If
     no line shows where it ended, it stays where it is, a move to where the lines do not say.
 
-    ``shown_at``: the ``seq`` of each line of the log that shows where a reset ended, ascending (``shows_resets``), so that a
-    batch knows whether a later one has such a line.
+    ``shown_until``: the ``seq`` of the last line of the log that shows where a reset ended (``resets_shown_until``), so that
+    a batch knows whether a later one has such a line.
 
     Example: an administrator skips 14 entries. The trace has a line ``skip``, and behind it one ``mark_delete`` with the new
     position. A consumer that joins behind a reset to 3:7 shows that mark-delete is 3:6.
     """
 
-    def __init__(self, shown_at: Ints) -> None:
-        self._shown_at = shown_at
+    def __init__(self, shown_until: int) -> None:
+        self._shown_until = shown_until
         self._resets = False  # no consumer has joined since the last reset
         self._begun: str | None = None  # the skip or clear of which the mark-delete is to come
         self._by_acks: set[tuple[int, int]] = set()  # positions that cumulative acks of the last batch name
@@ -323,7 +323,7 @@ class CursorOperations:
                 reset = row if op == "reset" else None
             elif begun is not None or _pair(target) not in by_acks:
                 moves[row] = PASSED, _pair(target), begun or _MOVED_BY_OP[op]
-        self._resets = reset is not None and bool(np.any(self._shown_at > int(events["seq"][-1].as_py())))
+        self._resets = reset is not None and self._shown_until > events["seq"][-1].as_py()
         if self._resets and reset is not None:
             moves.pop(reset, None)
         return moves
@@ -339,9 +339,10 @@ def _last_free(taken: Mask, first: int, end: int) -> int:
     return first + int(free[-1])
 
 
-def shows_resets(events: pa.Table) -> Ints:
-    """Return the ``seq`` of each line of a trace that shows where a reset of the cursor ended, ascending."""
-    return np.sort(ints(events["seq"].filter(pa.array(marked(events["kind"], "consumer_added")))))
+def resets_shown_until(events: pa.Table) -> int:
+    """Return the ``seq`` of the last line of a trace that shows where a reset of the cursor ended; -1 = there is none."""
+    shows = marked(events["kind"], "consumer_added")
+    return int(ints(events["seq"])[shows].max(initial=-1))
 
 
 def _acknowledged_cumulatively(events: pa.Table) -> set[tuple[int, int]]:

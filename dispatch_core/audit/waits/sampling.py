@@ -80,7 +80,7 @@ Rows = npt.NDArray[np.int64]
     SEEN,  # stamp of the last sample in which it waited
     ENTRIES_NOW,
     MESSAGES_NOW,
-    NEEDLESS_FOR_US,  # how long it was held without need by the last sample, plus 1; 0 = it was not
+    NEEDLESS_FOR_US,  # for how long at most it was held without need as of the last sample, plus 1; 0 = it was not
     SHARES,
 ) = range(31)
 COLUMNS: Final = SHARES + len(REASONS)

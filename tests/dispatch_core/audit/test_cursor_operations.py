@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatch_core.audit.deliveries.operations import CursorOperations, Lines, shows_resets
+from dispatch_core.audit.deliveries.operations import CursorOperations, Lines, resets_shown_until
 from dispatch_core.errors import NotStreamableError
 from dispatch_core.recording.schema import EVENTS
 from tests.dispatch_core.audit.cursor_moves import RECORDS, judged, level_e, lines_of, name_of, write
@@ -119,7 +119,7 @@ Operation = tuple[int, int, object, object]
 
 def operations_of(batches: list[pa.Table]) -> list[Operation]:
     """Return code, ``seq``, position and cause of each operation of a log in batches."""
-    cursor_ops = CursorOperations(shows_resets(pa.concat_tables(batches)))
+    cursor_ops = CursorOperations(resets_shown_until(pa.concat_tables(batches)))
     found: list[Operation] = []
     for batch in batches:
         lines = Lines.of(batch, flows=False, cursor_ops=cursor_ops)
