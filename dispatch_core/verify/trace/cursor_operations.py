@@ -75,7 +75,9 @@ class CursorDriver(Driver):
         self._acked_before: dict[Position, Sequence[int] | None] = {}
         self._limits = LimitsInForce()
         # Kind → index and line of each line of it to come. Looking through all lines ahead takes too long.
-        self._to_come: dict[str, deque[tuple[int, Line]]] = {"limit": deque(), "consumer_removing": deque()}
+        self._to_come: dict[str, deque[tuple[int, Line]]] = {
+            kind: deque() for kind in ("limit", "step", "consumer_removing")
+        }
 
     @property
     @abstractmethod
@@ -127,7 +129,8 @@ class CursorDriver(Driver):
         """See ``Driver``."""
         self._to_come[line.kind].popleft()
 
-    _ahead_consumer_removing, _before_consumer_removing = _ahead_limit, _before_limit
+    _ahead_step = _ahead_consumer_removing = _ahead_limit
+    _before_step = _before_consumer_removing = _before_limit
 
     def _lines_to_come(self, kind: str, within_us: int) -> Iterator[Line]:
         """Yield the lines of a kind of ``_to_come`` behind the present line that come within a time."""

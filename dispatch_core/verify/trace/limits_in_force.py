@@ -16,9 +16,11 @@ here, and nothing else in a mark is read.
 ``compacted_read``       What follows is *not judged*: such reads come from the compacted ledger, and have no lines.
 =======================  ============================================================================================
 
-A line or mark and the effect of its policy are not at the same time. A recorder asks for policies once a second: a rate may
-have held ``SEEN_WITHIN_US`` before its line. A mark says when an administrator's call returned, and the policy reaches the
-dispatcher later: after its end a rate *may hold* until a read of more entries than it allowed shows that it is gone.
+A line or mark and the effect of its policy are not at the same time. A recorder asks for policies once a second: a policy
+may have held ``SEEN_WITHIN_US`` before its line. A mark says when an administrator's call returned, and the policy may
+reach the dispatcher later. So a limit of unacknowledged messages is taken as in force from its mark on, until a decision
+shows that it is not. Then it *may begin* until another one shows it in force, at the latest ``REACHES_WITHIN_US`` behind
+the mark. After its end a rate *may hold* until a read of more entries than it allowed shows that it is gone.
 
 >>> of_mark("limit unacked_namespace 8 set"), of_mark("limit dispatch_rate removed"), of_mark("drain")
 (Limit(what='unacked_namespace', active=True, value=8), Limit(what='dispatch_rate', active=False, value=None), None)
@@ -57,6 +59,8 @@ REASON_OF_COMPACTED: Final = "compacted data was read: such reads have no lines"
 
 #: The longest time from the beginning of a policy to the line that a recorder writes of it, microseconds.
 SEEN_WITHIN_US: Final = 2_000_000
+#: The longest time from the mark of a policy to its beginning at the dispatcher, microseconds.
+REACHES_WITHIN_US: Final = 2_000_000
 
 _MARK: Final = re.compile(r"limit (\w+)(?: (\d+))?\b.*\b(set|removed)")
 
@@ -143,9 +147,19 @@ class LimitsInForce:
         """True if a limit is in force."""
         return what in self._values
 
-    def unacked(self) -> int | None:
-        """Return the limit of unacknowledged messages per consumer that a policy sets; ``None`` = the broker's setting."""
-        return next((self._values[what] for what in UNACKED if what in self._values), None)
+    def now(self, what: str) -> Limit:
+        """Return the limit of a kind that is in force; one that is not active if none is."""
+        return Limit(what, what in self._values, self._values.get(what))
+
+    def unacked(self, changed: Limit | None = None) -> int | None:
+        """Return the limit of unacknowledged messages per consumer that a policy sets; ``None`` = the broker's setting.
+
+        ``changed``: as if this limit had begun or ended, too.
+        """
+        limits = [
+            changed if changed is not None and changed.what == what else self.now(what) for what in UNACKED
+        ]
+        return next((limit.value for limit in limits if limit.active), None)
 
 
 class DeliverTimes:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
+from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.work_after_divergence import PER_COMMAND, PER_ORDER
 
 A = TypeVar("A")
@@ -43,10 +44,12 @@ FACTS: Final = -(1 << 40)
 BREAKS: Final = -(1 << 41)
 REQUESTS: Final = -(1 << 42)
 BEHIND_PLACED: Final = -(1 << 43)
-#: ... and the numbers of the close of the dispatcher, of the timer that cancels a waiting read and of the cursor's reset.
+#: ... and the numbers of the close of the dispatcher, of the timer that cancels a waiting read, of the cursor's reset and of
+#: the change of a policy's limit of unacknowledged messages.
 CLOSE: Final = -(1 << 44)
 CANCEL: Final = CLOSE - 1
 RESET: Final = CLOSE - 2
+LIMIT: Final = CLOSE - 3
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ class Command:
     )
     closes: bool = False  # the dispatcher is closed
     cancels: bool = False  # a waiting read is cancelled
+    limit: Limit | None = None  # a policy's limit of unacknowledged messages changes to this one
     resets_from: int | None = None  # a reset takes effect after the round; mark-delete was here before
     breaks: bool = False  # the connection breaks; its consumer is removed at line ``seq``
     inactive: bool = False  # of one that breaks: it is not active any more, either

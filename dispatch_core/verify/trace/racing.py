@@ -28,10 +28,12 @@ from dispatch_core.verify.tally import Finding, Tally, cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import NEVER, acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.races import (
     BEHIND_PLACED,
     CLOSE,
     FACTS,
+    LIMIT,
     Command,
     Connection,
     Difference,
@@ -392,6 +394,16 @@ class RacingDriver(CursorDriver):
     def reset_later(self, command: Command) -> None:
         """Have a reset take effect after the decision; nothing, where no decision depends on it."""
 
+    def _change_of_limit(self) -> Command | None:
+        """Return the change of a policy's limit that may come before a decision; nothing, where none is replayed."""
+        return None
+
+    def change_limit(self, limit: Limit) -> None:
+        """Change a policy's limit of unacknowledged messages; nothing, where no decision depends on it."""
+
+    def _limit_has_changed(self, limit: Limit) -> None:
+        """Take note that a decision has shown the change of a limit; nothing, where no decision depends on it."""
+
     def break_connection(self, command: Command) -> None:
         """Apply the break of a connection before its consumer is removed; nothing, where no decision depends on it."""
 
@@ -649,6 +661,9 @@ class RacingDriver(CursorDriver):
             ]
         if self._closing is not None:
             waiting[CLOSE] = [self._closing]
+        limit = self._change_of_limit()
+        if limit is not None:
+            waiting[LIMIT] = [limit]
         waiting |= {FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         if self._gone_first:
             self._place_before_sends(waiting, late)
@@ -746,6 +761,8 @@ class RacingDriver(CursorDriver):
         for command in outcome.early:
             if command.uncounts is not None:
                 self._reopen(command.uncounts)
+            if command.limit is not None:
+                self._limit_has_changed(command.limit)
         self._close_facts([*outcome.early, *outcome.refuted])
         self._take_trimmed()
         self._effects = Effects()
@@ -844,6 +861,8 @@ class _Stage:
             driver.apply_fact(command)
         elif command.closes:
             driver.core.close()
+        elif command.limit is not None:
+            driver.change_limit(command.limit)
         elif command.resets_from is not None:
             driver.reset_later(command)
         elif command.requests:

@@ -32,7 +32,7 @@ from dispatch_core.verify.trace.index_acks import IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
-from dispatch_core.verify.trace.races import Command
+from dispatch_core.verify.trace.races import LIMIT, Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
 from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION, PositionsDriver
 
@@ -51,10 +51,6 @@ _UNDER_THE_LOCK: Final = frozenset(
 )
 
 
-#: A recorder asks the broker for its policies about so often, microseconds; a limit may be in force so long before its line.
-POLICIES_ASKED_EVERY_US: Final = 2_000_000
-
-
 #: Pseudo connection of what a trim after a move of the cursor does to counters.
 _TRIM: Final = -1
 
@@ -68,6 +64,15 @@ class Charge(NamedTuple):
     unacked: int
     blocked: bool  # by this send
     average: float  # messages per entry before it
+
+
+class MarkedLimit(NamedTuple):
+    """The last limit of unacknowledged messages that a mark set, and the one before; which of them is taken as in force."""
+
+    mark: Line
+    limit: Limit
+    before: Limit
+    begun: bool
 
 
 class Counters(NamedTuple):
@@ -126,6 +131,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         self._sampled_before = 0  # … and of the one before
         self._moved_at: Line | None = None  # the last move of the cursor by which counters fall
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
+        self._marked_limit: MarkedLimit | None = None
 
     def _before_flow_counted(self, line: Line) -> None:
         """See ``Driver``: lines that the thread of a connection writes."""
@@ -145,6 +151,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
     def _before_flow(self, line: Line) -> None:
         """See ``Driver``."""
+        self._close_limit_marked_long_ago(line)
         self._effects_are_over(line)
         self._connection_goes_on(line)
         if line.consumer is not None:
@@ -154,6 +161,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
     def _sampled(self, line: Line) -> None:
         """Take a line that the dispatcher's thread writes in a read attempt."""
+        self._close_limit_marked_long_ago(line)
         self._sampled_before, self._sampled_after = self._sampled_after, line.seq
 
     # See ``Driver``.
@@ -172,7 +180,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         if who(line) in self._contested and line.recorded["blocked"] is False:
             del self._contested[who(line)]  # it was not blocked, as the line shows
             self.core.unblock(who(line))
-        self._begin_limit_by(line)
+        self._change_limit_by(line)
         super()._on_flow(line)
 
     def _on_flow_counted(self, line: Line) -> None:
@@ -347,22 +355,39 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             *found,
             *self._with_other_block(consumer, found, lowered, early),
             *self._without_connection(consumer, found),
-            *self._with_limit_to_come(found),
+            *self._with_other_limit(found),
         ]
 
-    def _with_limit_to_come(self, found: list[Counters]) -> list[Counters]:
-        """Return the values under a policy's limit whose line comes soon."""
-        to_come = self._limit_to_come()
-        if to_come is None:
+    def _with_other_limit(self, found: list[Counters]) -> list[Counters]:
+        """Return the values under another limit that may be in force, by which the last delivery may have blocked or not."""
+        other = self._other_limit()
+        if other is None:
             return []
-        line, limit = to_come
-        return [c._replace(limit=limit.value, racing=max(line.seq, c.racing)) for c in found]
+        line, limit = other
+        most = self._unacked_under(limit)
+        limited = [c._replace(limit=most, racing=max(line.seq, c.racing)) for c in found]
+        return [*limited, *(c._replace(blocked=c.unacked >= most > 0) for c in limited)]
 
-    def _limit_to_come(self) -> tuple[Line, Limit] | None:
-        """Return a limit of unacknowledged messages whose line comes soon: a recorder asks for policies now and then."""
-        for line in self._lines_to_come("limit", POLICIES_ASKED_EVERY_US):
+    def _unacked_under(self, limit: Limit) -> int:
+        """Return the limit of unacknowledged messages per consumer if ``limit`` has begun or ended; 0 = none."""
+        most = self._limits.unacked(limit)
+        return self.core.profile.number("maxUnackedMessagesPerConsumer") if most is None else most
+
+    def _other_limit(self) -> tuple[Line, Limit] | None:
+        """Return a limit of unacknowledged messages that may be in force instead, and its line.
+
+        Its mark stands and a decision has shown that it had not begun; it has a mark, and may not have begun; or its line or
+        mark comes soon.
+        """
+        marked = self._marked_limit
+        if marked is not None:
+            return marked.mark, marked.before if marked.begun else marked.limit
+        within_us = limits_in_force.SEEN_WITHIN_US
+        for line in itertools.chain(*(self._lines_to_come(kind, within_us) for kind in ("limit", "step"))):
             limit = limits_in_force.of_line(line)
-            if limit is not None and limit.active and limit.what in limits_in_force.UNACKED:
+            if limit is None or not limit.active or limit.what not in limits_in_force.UNACKED:
+                continue
+            if self._limits.unacked(limit) != self._limits.unacked():
                 return line, limit
         return None
 
@@ -407,27 +432,81 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
     # --- limits ------------------------------------------------------------------------------------------------------
 
-    def _begin_limit_by(self, flow: Line) -> None:
-        """Put a limit in force whose line is to come, if a flow shows it: the consumer is blocked, and else would not be."""
-        to_come, consumer = self._limit_to_come(), who(flow)
-        if to_come is None or self.core.unacked(consumer) < (to_come[1].value or 0):
-            return
-        if self.core.is_blocked(consumer) or not self._counted_as_blocked(flow):
-            return
-        line, limit = to_come
-        reason = "the limit may have been in force before its line"
-        self._differ(
-            "state", f"{limit.what} begins later", "it blocks", decisions=0, racing=(line.seq, reason)
-        )
-        self._limits.take(limit)
-        self._limits_changed()
+    def _on_limit(self, line: Line) -> None:
+        """Take a limit that begins or ends. Behind a mark, one of unacknowledged messages may begin later."""
+        limit = limits_in_force.of_line(line)
+        if limit is not None and limit.what in limits_in_force.UNACKED:
+            self._close_marked_limit()
+            before = self._limits.now(limit.what)
+            if line.kind == "step" and limit.active and limit != before:
+                self._marked_limit = MarkedLimit(line, limit, before, begun=True)
+        super()._on_limit(line)
 
-    def _counted_as_blocked(self, flow: Line) -> bool:
-        """Check whether the consumer of a flow is blocked when its permits are counted."""
+    def _close_limit_marked_long_ago(self, line: Line) -> None:
+        """Take a limit as in force whose mark stands so far before ``line`` that it has reached the dispatcher."""
+        marked = self._marked_limit
+        if marked is not None and line.t_us - marked.mark.t_us > limits_in_force.REACHES_WITHIN_US:
+            self._close_marked_limit()
+
+    def _close_marked_limit(self) -> None:
+        """Take the limit of the last mark as in force."""
+        marked, self._marked_limit = self._marked_limit, None
+        if marked is not None and not marked.begun:
+            self._limits.take(marked.limit)
+            self._limits_changed()
+
+    def _change_of_limit(self) -> Command | None:
+        """See ``RacingDriver``."""
+        other = self._other_limit()
+        if other is None:
+            return None
+        line, limit = other
+        return Command(line.seq, LIMIT, f"the beginning of the limit {limit.what}", limit=limit)
+
+    def change_limit(self, limit: Limit) -> None:
+        """See ``RacingDriver``."""
+        self.core.limit_unacked(self._limits.unacked(limit))
+
+    def _limit_has_changed(self, limit: Limit) -> None:
+        """See ``RacingDriver``. Once a limit has begun behind its mark, it stays."""
+        self._limits.take(limit)
+        self.core.limit_unacked(self._limits.unacked())
+        marked = self._marked_limit
+        self._marked_limit = marked._replace(begun=False) if marked is not None and marked.begun else None
+
+    def _change_limit_by(self, flow: Line) -> None:
+        """Change a limit that may have changed, if a flow shows it: whether it finds its consumer blocked."""
+        other, consumer = self._other_limit(), who(flow)
+        shown = None if other is None else self._counted_as_blocked(flow)
+        if other is None or shown is None:
+            return
+        line, limit = other
+        unacked, now = self.core.unacked(consumer), self._unacked_under(self._limits.now(limit.what))
+        expected = self.core.is_blocked(consumer) or unacked >= now > 0
+        if expected == shown or (unacked >= self._unacked_under(limit) > 0) != shown:
+            return
+        reason = (
+            "the limit may be in force before its line" if shown else "the limit may begin after its mark"
+        )
+        self._differ(
+            "state",
+            f"blocked {expected} by {limit.what}",
+            f"blocked {shown}",
+            decisions=0,
+            racing=(line.seq, reason),
+        )
+        self._finish_acks()
+        self._limit_has_changed(limit)
+        if not shown:
+            self.core.unblock(consumer)
+
+    def _counted_as_blocked(self, flow: Line) -> bool | None:
+        """Return whether the consumer of a flow is blocked when its permits are counted; ``None`` = no line shows it."""
         for line in self._later_lines():
             if line.kind == "flow_counted" and line.consumer == flow.consumer:
-                return bool(line.recorded["blocked_after"])
-        return False
+                blocked: bool | None = line.recorded["blocked_after"]
+                return blocked
+        return None
 
     def _without_connection(self, consumer: int, found: list[Counters]) -> list[Counters]:
         """Return the values of a consumer whose connection has broken: it has no usable permits until it is removed.

@@ -6,6 +6,10 @@ recorder asks for policies once a second, and its line is 418. Line 424 shows wh
 
 In ``4.0.0/soak-5619-first-sticky-racing`` such a limit begins: line 264 shows a consumer without usable permits, 266 is its
 line. In ``4.0.0/soak-5665-range-racing`` the flow of line 354 finds its consumer blocked by a limit whose line is 572.
+
+A limit may also begin after its mark: in ``4.0.0/soak-70025-ch-racing`` the mark of a namespace's limit of 8 is line 325.
+The attempts of the next 15 ms still read for consumer 1, which has 9 unacknowledged messages and a permit, and line 359
+delivers.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from dispatch_core.verify.trace.shown_state import POLICIES_ASKED_EVERY_US
+from dispatch_core.verify.trace.limits_in_force import REACHES_WITHIN_US, SEEN_WITHIN_US
 from tests.dispatch_core.verify import tampering as t
 
 RECORDING: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "soak-5269-range-racing"
@@ -56,7 +60,7 @@ def test_a_limit_that_begins_much_later_explains_nothing(tmp_path: Path) -> None
     trace = t.raw(BEGINS)
     for line in trace[1:]:
         if line.get("seq", 0) >= LIMIT_BEGINS:
-            line["t_us"] += 2 * POLICIES_ASKED_EVERY_US
+            line["t_us"] += 2 * SEEN_WITHIN_US
     result = t.verified(t.copy_with(BEGINS, trace, tmp_path))
     assert NO_PERMITS in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
 
@@ -84,3 +88,40 @@ def test_a_flow_that_is_parked_needs_the_limit(tmp_path: Path, change: str) -> N
             line["blocked_after"] = False
     result = t.verified(t.copy_with(BLOCKS, trace, tmp_path))
     assert COUNTED in {finding.seq for finding in result.tally.findings if finding.status == "divergent"}
+
+
+MARKED: Final = BEGINS.parent / "soak-70025-ch-racing"
+MARK = 325
+
+
+def test_a_limit_begins_after_its_mark() -> None:
+    assert t.verified(MARKED).tally.total("divergent") == 0
+
+
+@pytest.mark.parametrize(
+    ("before_us", "divergent"), [(REACHES_WITHIN_US // 2, False), (2 * REACHES_WITHIN_US, True)]
+)
+def test_a_mark_is_in_force_some_time_later(tmp_path: Path, before_us: int, divergent: bool) -> None:
+    """With all lines up to the mark earlier, what was read after it is wrong if the limit must have reached the broker."""
+    trace = t.raw(MARKED)
+    for line in trace[1:]:
+        if 0 < line.get("seq", 0) <= MARK:
+            line["t_us"] -= before_us
+    result = t.verified(t.copy_with(MARKED, trace, tmp_path))
+    assert (result.tally.total("divergent") > 0) == divergent
+
+
+@pytest.mark.parametrize(
+    ("kinds", "divergent"),
+    [(("limit",), False), (("limit", "step"), True)],
+    ids=["the mark alone", "neither mark nor line"],
+)
+def test_a_delivery_blocks_by_the_limit_of_a_mark(
+    tmp_path: Path, kinds: tuple[str, ...], divergent: bool
+) -> None:
+    """Line 457 shows that the eighth delivery has blocked consumer 3. The mark explains that without the recorder's line."""
+    trace = [line for line in t.raw(MARKED) if line.get("kind") not in kinds]
+    for seq, line in enumerate(trace[1:], 1):
+        line["seq"] = seq
+    result = t.verified(t.copy_with(MARKED, trace, tmp_path))
+    assert (result.tally.total("divergent") > 0) == divergent
