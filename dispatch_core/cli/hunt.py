@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -89,6 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--schedules", type=_count, metavar="N", help="stop after so many schedules, however long that takes"
+    )
+    parser.add_argument(
+        "--depth",
+        type=_count,
+        metavar="N",
+        help="first play every schedule of up to N steps, once for each state that one leads to, with one set of keys; "
+        "then stop, unless there is a --budget or --schedules",
     )
     parser.add_argument(
         "--states", action="store_true", help="count the states of the dispatcher that schedules lead to"
@@ -207,7 +214,7 @@ def _check_causes(names: Sequence[str]) -> None:
 
 def _search(profile: Profile, options: argparse.Namespace) -> Hunt:
     """Play schedules until the budget is used up, or so many are played; a hunt that resumes stops at a set of keys."""
-    from dispatch_core.hunt.hunts import Aim, hunter_for
+    from dispatch_core.hunt.hunts import Aim, Every, hunter_for, play_every
 
     aim = Aim(
         tuple(options.promise or PROMISES), tuple(options.also), tuple(options.pass_over), options.states
@@ -215,6 +222,19 @@ def _search(profile: Profile, options: argparse.Namespace) -> Hunt:
     budget_s = options.budget or (DAY_S if options.schedules else _BUDGET_S)
     hunt = _begin(profile, options, aim)
     began, earlier_s = time.monotonic(), hunt.seconds
+
+    def goes_on(every: Every) -> bool:
+        progress(f"{every.schedules:,} schedules of up to {every.steps + 1} steps, {len(hunt.groups)} found")
+        return options.budget is None or time.monotonic() - began < options.budget
+
+    if options.depth is not None and hunt.every is None:
+        play_every(hunt, hunter_for(profile, aim, options.seed, None), aim, options.depth, goes_on)
+        hunt.seconds = earlier_s + time.monotonic() - began
+        if options.resume is not None:
+            _save(hunt, options.resume, _digest(profile, options, aim))
+    if options.depth is not None and options.budget is None and options.schedules is None:
+        progress("")
+        return hunt
     while True:
         hunter = hunter_for(profile, aim, options.seed + hunt.keys, hunt.sketch)
         hunt.keys += 1
@@ -341,15 +361,23 @@ def _print(
     written: Sequence[tuple[Path, Sequence[tuple[str, str]]] | None],
 ) -> None:
     rate = hunt.steps / max(hunt.seconds, 1e-9)
+    at_random = "" if hunt.every is not None and not hunt.played else f"{hunt.played:,} schedules, "
     print(
-        f"{profile.name}: {hunt.played:,} schedules, {hunt.steps:,} steps in {hunt.seconds:.0f} s "
-        f"({rate:,.0f} steps/s), {hunt.keys} sets of keys"
+        f"{profile.name}: {at_random}{hunt.steps:,} steps in {hunt.seconds:.0f} s ({rate:,.0f} steps/s)"
+        + (f", {hunt.keys} sets of keys" if at_random else "")
         + ("" if hunt.states is None else f", about {hunt.states:,} states")
     )
+    if hunt.every is not None:
+        every = hunt.every
+        print(
+            f"  every schedule of up to {every.steps} steps: {every.schedules:,}, which lead to {every.states:,} states"
+        )
     if not groups:
         print("  no promise was broken")
     for cause, times in sorted(hunt.passed_over.items()):
         print(f"  passed over: {cause}, {times:,} times")
+    for end, times in sorted(hunt.not_shrunk.items()):
+        print(f"  found, but not shrunk: {end}, {times:,} times")
     for group, files in zip(groups, written, strict=True):
         print(f"  {group.find.name} in {len(group.find.steps)} steps, found {group.times:,} times")
         for number, text in enumerate(group.sentences, 1):
@@ -380,6 +408,8 @@ def _totals(profile: Profile, hunt: Hunt) -> dict[str, Any]:
         "sets_of_keys": hunt.keys,
         "seconds": round(hunt.seconds, 1),
         "states": hunt.states,
+        "every": None if hunt.every is None else asdict(hunt.every),
         "found": len(hunt.groups),
         "passed_over": dict(sorted(hunt.passed_over.items())),
+        "not_shrunk": dict(sorted(hunt.not_shrunk.items())),
     }

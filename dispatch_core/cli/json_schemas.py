@@ -844,7 +844,16 @@ _HUNT: Final = (
                 "seconds": NUMBER,
                 "states": means(maybe(COUNT), "states that schedules led to, about; with --states"),
                 "found": COUNT,
+                "every": maybe(
+                    means(
+                        closed({"steps": COUNT, "schedules": COUNT, "states": COUNT}),
+                        "with --depth: every schedule of up to so many steps was played, and the states they lead to",
+                    )
+                ),
                 "passed_over": means(by_name(COUNT), "how many schedules ended by each cause to pass over"),
+                "not_shrunk": means(
+                    by_name(COUNT), "further finds by promise and cause, which were not shrunk"
+                ),
             }
         ),
     ),

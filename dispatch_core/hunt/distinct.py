@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.arrays.jit import compiled_inside
 from dispatch_core.broker.state import I8, I64
 
 _BITS: Final = 14
@@ -40,15 +41,21 @@ def new_sketch(size: int = SIZE) -> I8:
     return np.zeros(size, np.uint8)
 
 
-@compiled
-def note(words: I64, matters: I64, sketch: I8) -> None:
-    """Note a state; in plain Python it warns of overflows, which are wanted."""
+@compiled_inside
+def hash_of(words: I64, matters: I64) -> int:
+    """Return the hash of a state, 64 bits; in plain Python it warns of overflows, which are wanted."""
     value = _BASIS
     for at in range(len(words)):
         value = (value ^ (words[at] & matters[at])) * _PRIME
     value = (value ^ ((value >> 33) & _LOW_31)) * _MIX_1
     value = (value ^ ((value >> 33) & _LOW_31)) * _MIX_2
-    value ^= (value >> 33) & _LOW_31
+    return value ^ ((value >> 33) & _LOW_31)
+
+
+@compiled
+def note(words: I64, matters: I64, sketch: I8) -> None:
+    """Note a state."""
+    value = hash_of(words, matters)
     rest = (value >> _BITS) & ((1 << _REST) - 1)
     rank = 1
     while rank <= _REST and (rest >> (_REST - rank)) & 1 == 0:

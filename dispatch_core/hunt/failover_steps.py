@@ -12,6 +12,7 @@ Source: PersistentDispatcherSingleActiveConsumer, AbstractDispatcherSingleActive
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -27,11 +28,13 @@ from dispatch_core.broker import state as st_
 from dispatch_core.broker.permits import average_after, messages_per_entry
 from dispatch_core.broker.profiles import FailoverRule, Profile
 from dispatch_core.broker.selectors import failover
-from dispatch_core.broker.state import I64, WIDE, State
+from dispatch_core.broker.state import I8, I64, WIDE, State
+from dispatch_core.hunt import bounded as b_
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt.bounded import BoundedSearch
 from dispatch_core.hunt.broker_steps import BROKEN, DONE, IMPOSSIBLE, LAST_ROUNDS
-from dispatch_core.hunt.search import Find
+from dispatch_core.hunt.search import Find, begin
 from dispatch_core.hunt.world import MAX_ENTRIES, arena
 
 #: Connections of a schedule; more than a schedule has steps, and room for those that connect again in the end.
@@ -143,8 +146,7 @@ def play(
     report: I64,
 ) -> int:
     """Play steps, and settle if wanted, see ``search.play``; ``report``: counts steps that were possible."""
-    for at in range(len(words)):
-        words[at] = empty[at]
+    begin(words, empty)
     w = world.w
     for number in steps:
         if take(st, world, choice, number) != IMPOSSIBLE:
@@ -155,6 +157,52 @@ def play(
         return DONE
     report[0] += 1
     return settle(st, world, choice)
+
+
+@compiled
+def add_steps(
+    st: State,
+    world: FailoverWorld,
+    choice: ActiveConsumers,
+    words: I64,
+    empty: I64,
+    matters: I64,
+    parent: I64,
+    choices: I64,
+    schedules: I8,
+    longer: I8,
+    table: I64,
+    at: I64,
+) -> int:
+    """Add every step to every schedule of a level, see ``search.add_steps``."""
+    w = world.w
+    while at[b_.PARENT] < at[b_.PARENTS]:
+        begin(words, empty)
+        for step in range(at[b_.LENGTH]):
+            take(st, world, choice, choices[schedules[at[b_.PARENT] * at[b_.LENGTH] + step]])
+        begin(parent, words)
+        while at[b_.CHOICE] < len(choices):
+            pause = b_.pauses(at, longer, table)
+            if pause != b_.LEVEL_DONE:
+                return pause
+            came_to = take(st, world, choice, choices[at[b_.CHOICE]])
+            at[b_.CHOICE] += 1
+            if came_to == IMPOSSIBLE:
+                continue
+            at[b_.PLAYED] += 1
+            at[b_.TAKEN] += 1
+            if w[WAS_BROKEN] != promises.KEPT:
+                if (at[b_.WANTED] >> w[WAS_BROKEN]) & 1 == 1:
+                    return b_.BROKEN_BY_STEP
+            elif b_.is_new(at, words, matters, table):
+                at[b_.TAKEN] += 1
+                if settle(st, world, choice) == BROKEN and (at[b_.WANTED] >> w[WAS_BROKEN]) & 1 == 1:
+                    return b_.BROKEN_AT_END
+                b_.keep(at, schedules, longer)
+            begin(words, parent)
+        at[b_.CHOICE] = 0
+        at[b_.PARENT] += 1
+    return b_.LEVEL_DONE
 
 
 @compiled_inside
@@ -657,8 +705,18 @@ class FailoverRules:
             != BROKEN
         ):
             return None
-        w = a.world.w.tolist()
+        return self.found(steps)
+
+    def found(self, steps: Sequence[int]) -> Find:
+        """Return the schedule played last, which has broken a promise."""
+        w = self._arena.world.w.tolist()
         return Find(w[WAS_BROKEN], tuple(steps), w[AT_ENTRY], w[AT_CONSUMER])
+
+    def bounded_search(self, choices: Sequence[int], wanted: int) -> BoundedSearch:
+        """Return a search that plays every schedule of ``choices``; the active consumer is chosen by names."""
+        a, steps = self._arena, np.array(choices, np.int64)
+        fixed = (a.state, a.world, self._choice, a.words, self._empty, a.matters, self._empty.copy(), steps)
+        return BoundedSearch(functools.partial(add_steps, *fixed), steps, wanted, names_matter=True)
 
     def entries_left(self) -> list[int]:
         """List the stored entries that are not acknowledged at the end of the schedule played last."""

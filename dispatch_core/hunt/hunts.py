@@ -11,8 +11,8 @@ import json
 import random
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -104,11 +104,24 @@ class Group:
         return cls(find, tuple(row["keys"]), row["found"])
 
 
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Every schedule of up to ``steps`` steps, as a bounded search has played them, and the distinct states they lead to.
+
+    ``schedules``, ``states``: also those of longer schedules, if it was stopped among them.
+    """
+
+    steps: int
+    schedules: int
+    states: int
+
+
 @dataclass(slots=True)
 class Hunt:
     """The numbers of what was played, and the finds so far.
 
-    ``keys``: sets of keys. ``not_shrunk``: finds beyond ``SHRUNK_PER_CAUSE``, by promise and cause as the state shows it.
+    ``keys``: sets of keys. ``every``: what was played of a bounded search; ``played`` counts random schedules.
+    ``not_shrunk``: finds beyond ``SHRUNK_PER_CAUSE``, by promise and cause as the state shows it.
     """
 
     groups: dict[tuple[int, str], Group] = field(default_factory=dict)
@@ -119,6 +132,7 @@ class Hunt:
     keys: int = 0
     seconds: float = 0.0
     sketch: I8 | None = None
+    every: Every | None = None
 
     @classmethod
     def of(cls, aim: Aim) -> Hunt:
@@ -181,6 +195,7 @@ class Hunt:
             "not_shrunk": dict(self.not_shrunk),
             "finds": [group.as_json() for group in self.groups.values()],
             "sketch": base64.b64encode(sketch).decode(),
+            "every": None if self.every is None else asdict(self.every),
         }
 
     @classmethod
@@ -195,6 +210,7 @@ class Hunt:
                 hunt.sketch[:] = list(zlib.decompress(base64.b64decode(saved["sketch"])))
             except zlib.error as error:
                 raise ValueError(str(error)) from error
+        hunt.every = None if saved["every"] is None else Every(**saved["every"])
         for row in saved["finds"]:
             group = Group.of_json(row)
             hunt.groups[group.find.group] = group
@@ -236,3 +252,39 @@ def play_seed(profile: Profile, aim: Aim, seed: int, schedules: int) -> Hunt:
     hunt.count(hunter)
     hunt.keys = 1
     return hunt
+
+
+def play_every(
+    hunt: Hunt, hunter: AnyHunter, aim: Aim, longest: int, goes_on: Callable[[Every], bool] = lambda _: True
+) -> None:
+    """Play every schedule of up to ``longest`` steps, and shrink what they find; stop early unless ``goes_on`` says so.
+
+    A schedule is not gone on from when it breaks a promise that is wanted, unless its cause is to be passed over.
+    """
+    search = hunter.bounded_search()
+    ends: Counter[str] = Counter()
+    is_stopped = False
+    while search.length < longest and not is_stopped:
+        for ended in search.longer():
+            hunt.every = Every(search.length, search.played, search.states)
+            if ended is None:
+                is_stopped = not goes_on(hunt.every)
+                if is_stopped:
+                    break
+                continue
+            find = hunter.found(ended.steps)
+            cause = hunter.cause_of(find)
+            if hunter.is_passed_over(find):
+                hunter.passed_over[cause] += 1
+                if ended.at_end:
+                    search.go_on()
+                continue
+            end = f"{find.name}.{cause}"
+            ends[end] += 1
+            if ends[end] <= SHRUNK_PER_CAUSE:
+                hunt.note(hunter, find, aim)
+            else:
+                hunt.not_shrunk[end] += 1
+    hunt.every = Every(search.length, search.played, search.states)
+    hunt.count(hunter)
+    hunt.steps += search.steps

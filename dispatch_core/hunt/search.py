@@ -7,6 +7,7 @@ step can be left out of the result.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,9 +26,11 @@ from dispatch_core.broker.profiles import Dispatcher, Profile
 from dispatch_core.broker.shared import SharedDispatcher
 from dispatch_core.broker.state import I8, I64, State
 from dispatch_core.errors import UnsupportedRuleError
+from dispatch_core.hunt import bounded as b_
 from dispatch_core.hunt import broker_steps, causes, distinct, promises, situations
 from dispatch_core.hunt import schedule as s_
 from dispatch_core.hunt import world as w_
+from dispatch_core.hunt.bounded import BoundedSearch
 from dispatch_core.hunt.broker_steps import ASKS_SELECTOR, BROKEN, IMPOSSIBLE, settle, take
 from dispatch_core.hunt.ownership import SLOTS_PER_NAME, Owners, Ownership, nobody_owns
 from dispatch_core.hunt.world import World
@@ -176,6 +179,66 @@ def play_random(
     return broker_steps.DONE
 
 
+@compiled
+def add_steps(
+    st: State,
+    world: World,
+    owners: Owners,
+    words: I64,
+    empty: I64,
+    matters: I64,
+    parent: I64,
+    choices: I64,
+    schedules: I8,
+    longer: I8,
+    table: I64,
+    at: I64,
+) -> int:
+    """Add every step to every schedule of a level (``bounded``), and settle where a state is new.
+
+    ``parent``: room for a state.
+    """
+    names = len(world.slot_of_name)
+    while at[b_.PARENT] < at[b_.PARENTS]:
+        begin(words, empty)
+        for step in range(at[b_.LENGTH]):
+            take(st, world, owners, choices[schedules[at[b_.PARENT] * at[b_.LENGTH] + step]])
+        begin(parent, words)
+        joined = b_.names_joined(at, choices, schedules)
+        while at[b_.CHOICE] < len(choices):
+            pause = b_.pauses(at, longer, table)
+            if pause != b_.LEVEL_DONE:
+                return pause
+            came_to = IMPOSSIBLE
+            if not b_.is_passed_over(at, choices, joined):
+                came_to = take(st, world, owners, choices[at[b_.CHOICE]])
+            if came_to == ASKS_SELECTOR:
+                return b_.ASKS
+            at[b_.CHOICE] += 1
+            if came_to == IMPOSSIBLE:
+                continue
+            at[b_.PLAYED] += 1
+            at[b_.TAKEN] += 1
+            if came_to == BROKEN:
+                if is_wanted(world, at):
+                    return b_.BROKEN_BY_STEP
+            elif b_.is_new(at, words, matters, table):
+                at[b_.TAKEN] += 1
+                if settle(st, world, names) == BROKEN and is_wanted(world, at):
+                    return b_.BROKEN_AT_END
+                b_.keep(at, schedules, longer)
+            begin(words, parent)
+        at[b_.CHOICE] = 0
+        at[b_.PARENT] += 1
+    return b_.LEVEL_DONE
+
+
+@compiled_inside
+def is_wanted(world: World, at: I64) -> bool:
+    """Check whether a bounded search looks for the promise that is broken."""
+    return (at[b_.WANTED] >> world.w[w_.BROKEN]) & 1 == 1
+
+
 # --- control plane ---------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +276,14 @@ class AnyHunter(ABC):
         """Play one schedule; returns the promise that it breaks, if it breaks any."""
 
     @abstractmethod
+    def bounded_search(self) -> BoundedSearch:
+        """Return a search that plays every schedule, the shortest first."""
+
+    @abstractmethod
+    def found(self, steps: Sequence[int]) -> Find:
+        """Return the schedule played last, which has broken a promise."""
+
+    @abstractmethod
     def cause_of(self, find: Find) -> str:
         """Return the cause of the schedule played last."""
 
@@ -238,11 +309,11 @@ class AnyHunter(ABC):
     def _same(self, steps: Sequence[int], promise: int) -> Find | None:
         """Play a schedule; returns it if it breaks the promise by a cause that is not passed over."""
         again = self.play(steps)
-        if again is None or again.promise != promise or self._is_passed_over(again):
+        if again is None or again.promise != promise or self.is_passed_over(again):
             return None
         return again
 
-    def _is_passed_over(self, find: Find) -> bool:
+    def is_passed_over(self, find: Find) -> bool:
         """Check the cause of the schedule played last, if its state shows one."""
         if not self._pass_over:
             return False
@@ -306,6 +377,7 @@ class Hunter(AnyHunter):
         ]
         self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
         self._empty = self._arena.words.copy()
+        self._parent = self._arena.words.copy()
         self._choices = np.array(s_.all_steps(keys=len(keys), groups=groups), np.int64)
         self._steps = np.zeros(LONGEST + 1, np.int64)
         self.report = np.zeros(N_REPORTED, np.int64)
@@ -353,11 +425,49 @@ class Hunter(AnyHunter):
                     self._ask()
             if came_to != BROKEN:
                 return None
-            find = self._found(self._steps[: self.report[FOUND]].tolist())
-            if not self._is_passed_over(find):
+            find = self.found(self._steps[: self.report[FOUND]].tolist())
+            if not self.is_passed_over(find):
                 return find
             self.passed_over[self.cause_of(find)] += 1
         return None
+
+    def bounded_search(
+        self, choices: Sequence[int] | None = None, wanted: int | None = None
+    ) -> BoundedSearch:
+        """See ``AnyHunter.bounded_search``. Consistent hashing and STICKY go by names.
+
+        ``choices``, ``wanted``: other steps and promises than those of the hunter, as numbers and bits.
+        """
+        profile = self.profile
+        steps = self._choices if choices is None else np.array(choices, np.int64)
+        goes_by_names = profile.consistent_hashing or profile.key_shared_mode == "STICKY"
+        return BoundedSearch(
+            functools.partial(self._add_steps, steps),
+            steps,
+            int(self.report[WANTED]) if wanted is None else wanted,
+            names_matter=goes_by_names and not profile.is_shared,
+        )
+
+    def _add_steps(self, choices: I64, schedules: I8, longer: I8, table: I64, at: I64) -> int:
+        a = self._arena
+        while True:
+            came_to = add_steps(
+                a.state,
+                a.world,
+                self._owners,
+                a.words,
+                self._empty,
+                a.matters,
+                self._parent,
+                choices,
+                schedules,
+                longer,
+                table,
+                at,
+            )
+            if came_to != b_.ASKS:
+                return came_to
+            self._ask()
 
     def play(self, steps: Sequence[int], *, settles: bool = True) -> Find | None:
         """Play one schedule; returns the promise that it breaks, if it breaks any. Without ``settles`` its steps alone."""
@@ -377,7 +487,7 @@ class Hunter(AnyHunter):
             if came_to != ASKS_SELECTOR:
                 break
             self._ask()
-        return self._found(steps) if came_to == BROKEN else None
+        return self.found(steps) if came_to == BROKEN else None
 
     def cause_of(self, find: Find) -> str:
         """Return the cause of the schedule played last."""
@@ -397,7 +507,8 @@ class Hunter(AnyHunter):
         w = self._arena.world.w
         self._ownership.expand(int(w[w_.NODE]), int(w[w_.MOVE]))
 
-    def _found(self, steps: Sequence[int]) -> Find:
+    def found(self, steps: Sequence[int]) -> Find:
+        """See ``AnyHunter.found``."""
         w = self._arena.world.w
         return Find(int(w[w_.BROKEN]), tuple(steps), int(w[w_.AT_ENTRY]), int(w[w_.AT_SLOT]))
 

@@ -31,6 +31,7 @@ from dispatch_core.broker.single_active_rules import ActiveChange, Pick
 from dispatch_core.errors import UnsupportedRuleError
 from dispatch_core.hunt import promises
 from dispatch_core.hunt import schedule as s_
+from dispatch_core.hunt.bounded import BoundedSearch
 from dispatch_core.hunt.broker_steps import LAST_ROUNDS
 from dispatch_core.hunt.failover_steps import (
     HAS_LOOKED,
@@ -469,6 +470,15 @@ class UnkeyedHunter(AnyHunter):
         """See ``AnyHunter.play``."""
         return self._rules.play(steps)
 
+    def bounded_search(self) -> BoundedSearch:
+        """See ``AnyHunter.bounded_search``."""
+        wanted = sum(1 << number for number, name in promises.NAMES.items() if name in self._wanted)
+        return self._rules.bounded_search(self._choices, wanted)
+
+    def found(self, steps: Sequence[int]) -> Find:
+        """See ``AnyHunter.found``."""
+        return self._rules.found(steps)
+
     def cause_of(self, find: Find) -> str:
         """See ``AnyHunter.cause_of``."""
         return self._rules.cause_of(find)
@@ -481,7 +491,7 @@ class UnkeyedHunter(AnyHunter):
             self._played += 1
             if find is None or find.name not in self._wanted:
                 continue
-            if not self._is_passed_over(find):
+            if not self.is_passed_over(find):
                 return find
             self.passed_over[self.cause_of(find)] += 1
         return None
