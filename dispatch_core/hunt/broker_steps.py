@@ -527,6 +527,7 @@ def attempt(st: State, world: World) -> None:
             for entry in range(st.s[st_.MARK_DELETE] + 1):
                 if st.holder[entry] != NOBODY:
                     let_go(st, st.holder[entry] + WIDE, entry)
+            take_notice(st, world)
         if w[w_.SHARED] == 1:
             read_loop.plan_size(st, plan, world.attempts)
             read_loop.plan_replay(st, plan, world.attempts)

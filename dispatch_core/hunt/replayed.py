@@ -371,11 +371,15 @@ class Replay(WrittenLog):
 
     def _attempt(self) -> None:
         self._cancels = False
+        had_pending_read = bool(self.core.state.s[st_.PENDING_READ])
         first, skips = int(first_in_replay(self.core.state)), self.core.state.s[st_.SKIP_NEXT_REPLAY]
         if s_.ACK_IN_SCAN not in self._acks_within or first < 0 or skips:
             read = self.core.attempt_read()
         else:
             read = self.core.attempt_read(self._between, pauses=(first + 1,))
+        if self.core.state.s[st_.DRAIN_NOTICE]:  # its trim has freed a hash, before it has issued a read
+            self._take_notice()
+            self._cancels = had_pending_read
         if read.kind == "Normal":
             self._limit, self._waited = read.max_entries, not self._readable()
         elif read.kind == "Replay":
