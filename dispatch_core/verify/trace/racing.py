@@ -602,8 +602,10 @@ class RacingDriver(CursorDriver):
                 self._closing = Command(
                     line.seq, CLOSE, "the close of the dispatcher", closes=True, earliest=logged
                 )
-            elif kind in ("read_issued", "replay_read_issued"):
+            elif kind in ("read_issued", "replay_already_deleted"):
                 logged = steps
+            elif kind == "replay_read_issued":
+                logged = steps - 1  # the cursor leaves acknowledged entries out when it has the request
             elif kind == "read_attempt_end":
                 self._permits_at_end = {shown.consumer: shown.permits for shown in shown_consumers(line)}
         waiting, late = self._under_way(steps)
