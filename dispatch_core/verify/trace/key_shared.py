@@ -111,6 +111,7 @@ class KeySharedVerifier(MultipleConsumersVerifier):
         self._compare_selector(line)
         self._settle_all()
         consumer = who(line)
+        self._keep_pending_acks(consumer)
         moved = self.core.select_out(consumer)
         window = self._section()
         recorded = self._membership_lines(window, leaving=consumer)

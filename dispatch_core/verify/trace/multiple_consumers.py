@@ -15,8 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.broker.multiple_consumers import Between, MultipleConsumersDispatcher, Read, Round, Saved
-from dispatch_core.broker.profiles import OrderingRule, Profile
+from dispatch_core.broker.multiple_consumers import (
+    Between,
+    MultipleConsumersDispatcher,
+    Read,
+    Released,
+    Round,
+    Saved,
+)
+from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
 from dispatch_core.broker.state import CLOSED, MAX_UNACKED_CONSUMER
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.batch_sizes import batch_sizes
@@ -35,6 +42,7 @@ from dispatch_core.verify.trace.races import BREAKS, CANCEL, Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
+from dispatch_core.verify.trace.removed_consumers import RemovedConsumers
 from dispatch_core.verify.trace.shown_positions import HELD_UP_US
 from dispatch_core.verify.trace.shown_state import ShownStateDriver
 
@@ -76,6 +84,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._use_or_removal_at = 0
         self._removal_at = 0  # no line between the present one and this one begins a removal
         self._cancel: Command | None = None  # of a waiting read, within the present read attempt
+        self._removed_consumers = RemovedConsumers()
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -97,8 +106,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
         return self.core.droppable()
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
-        """See ``Driver``: read results that wait for their round."""
+        """See ``Driver``: read results that wait for their round, and pending acks of consumers that were removed."""
         super()._change_ordinals(change)
+        self._removed_consumers.change_ordinals(change, self._line.t_us)
         self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
 
     @abstractmethod
@@ -115,6 +125,36 @@ class MultipleConsumersVerifier(ShownStateDriver):
 
     def _read_moved_on(self) -> None:
         """Take note that a read in flight has moved the read position already; nothing depends on it, here."""
+
+    def _keep_pending_acks(self, consumer: int) -> None:
+        """Keep the pending acks of a consumer that leaves now, where they stay in it (``removed_consumers``)."""
+        is_classic = self.core.profile.dispatcher in (
+            Dispatcher.KEY_SHARED_CLASSIC,
+            Dispatcher.SHARED_CLASSIC,
+        )
+        if is_classic or self.core.connected() == [consumer]:
+            pending = {entry: self.core.pending_hash(entry) for entry in self.core.pending_on(consumer)}
+            self._removed_consumers.add(consumer, self._line.t_us, pending)
+
+    def _on_ack(self, line: Line) -> None:
+        """See ``PendingAcksDriver``."""
+        self._removed_consumers.acknowledge(who(line), line.inputs["positions"])
+        super()._on_ack(line)
+
+    def _on_pending_ack_removed(self, line: Line) -> None:
+        """See ``PendingAcksDriver``: a consumer that was removed may have its pending acks until they are acknowledged."""
+        if who(line) not in self._removed_consumers:
+            super()._on_pending_ack_removed(line)
+            return
+        for entry in line.recorded["positions"]:
+            hash_value = self._removed_consumers.take(who(line), entry)
+            if hash_value is None:
+                said = self._positions([entry])
+                self._differ(self.removals_class, "pending ack removed: none", said, decisions=0)
+            else:
+                self._compare_fixed(line, "hash", hash_value, line.recorded["hash"])
+                # The hash drains no more: what it counted went when the consumer left.
+                self._releases.expect([Released(who(line), hash_value, 0)], connection=who(line))
 
     # --- connections that break ----------------------------------------------------------------------------------
 

@@ -7,25 +7,22 @@ comes too late for this round.
 
 The lines of a removal are ``consumer_removing`` and ``consumer_removed``, with what the dispatcher does under its lock in
 between: the entries that are pending on the consumer go into the replay set. Acknowledgements by other threads may come
-first. The lines of their pending acks show that: they stand in front of ``consumer_removed``. The pending acks themselves
-stay in the consumer that was removed, unless 4.x closes them, which it does not for the last consumer. Acknowledgements that
-its connection still has remove them (PersistentDispatcherMultipleConsumers(Classic).removeConsumer).
+first. The lines of their pending acks show that: they stand in front of ``consumer_removed``. What comes behind it is in
+``removed_consumers``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker import hashing
 from dispatch_core.broker.multiple_consumers import Between, Read, Round
-from dispatch_core.broker.profiles import Dispatcher, Profile
+from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.shared import STEPS_OF_TURN, SharedDispatcher
 from dispatch_core.broker.state import CLOSED
 from dispatch_core.recording.log import DispatcherLog
@@ -44,15 +41,6 @@ from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 _OF_OTHER_THREADS: Final = frozenset({"ack", "flow", "flow_counted", "mark_delete", "pending_ack_removed"})
 
 
-@dataclass(slots=True)
-class _Left:
-    """Pending acks of a consumer that was removed at ``t_us``: entry → hash; and what it has acknowledged since."""
-
-    t_us: int
-    pending: dict[int, int | None]
-    acked: set[int] = field(default_factory=set)
-
-
 class SharedVerifier(MultipleConsumersVerifier):
     """State of one verification, as for Key_Shared, with another core."""
 
@@ -64,7 +52,6 @@ class SharedVerifier(MultipleConsumersVerifier):
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
-        self._removed_consumers: dict[int, _Left] = {}
         self._cursor_closed = False  # acknowledgements do not reach it any more
         self._reset_from: tuple[int, int] | None = None  # seq of the last reset, and mark-delete before it
 
@@ -99,9 +86,7 @@ class SharedVerifier(MultipleConsumersVerifier):
             if before and at <= before[-1]:
                 self._take_early(at)
         self._settle_all()
-        if self.core.profile.dispatcher is not Dispatcher.SHARED or self.core.connected() == [consumer]:
-            pending = {entry: self.core.pending_hash(entry) for entry in self.core.pending_on(consumer)}
-            self._removed_consumers[consumer] = _Left(line.t_us, pending)
+        self._keep_pending_acks(consumer)
         self.core.leave(consumer)
         if not self.core.connected():
             self._close_totals()
@@ -110,12 +95,10 @@ class SharedVerifier(MultipleConsumersVerifier):
 
     def _on_ack(self, line: Line) -> None:
         """See ``PendingAcksDriver``."""
-        left = self._removed_consumers.get(who(line))
-        if left is not None:
-            left.acked.update(line.inputs["positions"])
-            if self._cursor_is_closed(line):
-                return
-        super()._on_ack(line)
+        if who(line) not in self._removed_consumers or not self._cursor_is_closed(line):
+            super()._on_ack(line)
+        else:
+            self._removed_consumers.acknowledge(who(line), line.inputs["positions"])
 
     def _cursor_is_closed(self, ack: Line) -> bool:
         """Check whether an acknowledgement of a consumer that was removed comes too late for the cursor.
@@ -136,31 +119,12 @@ class SharedVerifier(MultipleConsumersVerifier):
                     break
         return self._cursor_closed
 
-    def _on_pending_ack_removed(self, line: Line) -> None:
-        """See ``PendingAcksDriver``: a consumer that was removed has its pending acks until they are acknowledged."""
-        left = self._removed_consumers.get(who(line))
-        if left is None:
-            super()._on_pending_ack_removed(line)
-            return
-        for entry in line.recorded["positions"]:
-            if entry in left.acked and entry in left.pending:
-                self._compare_fixed(line, "hash", left.pending.pop(entry), line.recorded["hash"])
-            else:
-                said = self._positions([entry])
-                self._differ(self.removals_class, "pending ack removed: none", said, decisions=0)
-
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
-        """See ``Driver``: entries of consumers that were removed a moment ago."""
+        """See ``Driver``: mark-delete before the last reset."""
         super()._change_ordinals(change)
         if self._reset_from is not None:
             seq, mark_delete = self._reset_from
             self._reset_from = seq, mark_delete if mark_delete < 0 else change(mark_delete)
-        for consumer, left in list(self._removed_consumers.items()):
-            if self._line.t_us - left.t_us > HANDLED_LATE_US:
-                del self._removed_consumers[consumer]
-            else:
-                left.pending = {change(entry): hash_value for entry, hash_value in left.pending.items()}
-                left.acked = {change(entry) for entry in left.acked if entry >= 0}
 
     def _made_again(self, line: Line) -> None:
         """See ``CursorDriver``: a subscription that is made again has a new dispatcher."""
