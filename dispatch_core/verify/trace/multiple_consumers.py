@@ -106,9 +106,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         return self.core.droppable()
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
-        """See ``Driver``: read results that wait for their round, and pending acks of consumers that were removed."""
+        """See ``Driver``: read results that wait for their round."""
         super()._change_ordinals(change)
-        self._removed_consumers.change_ordinals(change, self._line.t_us)
         self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
 
     @abstractmethod
@@ -133,13 +132,20 @@ class MultipleConsumersVerifier(ShownStateDriver):
             Dispatcher.SHARED_CLASSIC,
         )
         if is_classic or self.core.connected() == [consumer]:
-            pending = {entry: self.core.pending_hash(entry) for entry in self.core.pending_on(consumer)}
+            held = self.core.pending_on(consumer)
+            pending = {self._entries.position(entry): self.core.pending_hash(entry) for entry in held}
             self._removed_consumers.add(consumer, self._line.t_us, pending)
 
     def _on_ack(self, line: Line) -> None:
         """See ``PendingAcksDriver``."""
-        self._removed_consumers.acknowledge(who(line), line.inputs["positions"])
+        self._note_removed_acks(line)
         super()._on_ack(line)
+
+    def _note_removed_acks(self, ack: Line) -> None:
+        """Note what a consumer that was removed acknowledges."""
+        if who(ack) in self._removed_consumers:
+            known = (self._entries.position(entry) for entry in ack.inputs["positions"] if entry >= 0)
+            self._removed_consumers.acknowledge(who(ack), known, ack.t_us)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         """See ``PendingAcksDriver``: a consumer that was removed may have its pending acks until they are acknowledged."""
@@ -147,7 +153,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
             super()._on_pending_ack_removed(line)
             return
         for entry in line.recorded["positions"]:
-            hash_value = self._removed_consumers.take(who(line), entry)
+            position = self._entries.position(entry) if entry >= 0 else ""
+            hash_value = self._removed_consumers.take(who(line), position)
             if hash_value is None:
                 said = self._positions([entry])
                 self._differ(self.removals_class, "pending ack removed: none", said, decisions=0)

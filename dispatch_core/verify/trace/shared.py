@@ -98,7 +98,7 @@ class SharedVerifier(MultipleConsumersVerifier):
         if who(line) not in self._removed_consumers or not self._cursor_is_closed(line):
             super()._on_ack(line)
         else:
-            self._removed_consumers.acknowledge(who(line), line.inputs["positions"])
+            self._note_removed_acks(line)
 
     def _cursor_is_closed(self, ack: Line) -> bool:
         """Check whether an acknowledgement of a consumer that was removed comes too late for the cursor.
