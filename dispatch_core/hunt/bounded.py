@@ -49,7 +49,7 @@ _EMPTY: Final = 0
 
 
 @compiled_inside
-def is_passed_over(at: I64, choices: I64, joined: int) -> bool:
+def joins_too_early(at: I64, choices: I64, joined: int) -> bool:
     """Check whether the next step lets a name join before one that comes before it; ``joined``: names that have."""
     number = choices[at[CHOICE]]
     joins = s_.kind_of(number) in (s_.JOIN, s_.JOIN_LOW)

@@ -210,7 +210,7 @@ def add_steps(
             if pause != b_.LEVEL_DONE:
                 return pause
             came_to = IMPOSSIBLE
-            if not b_.is_passed_over(at, choices, joined):
+            if not b_.joins_too_early(at, choices, joined):
                 came_to = take(st, world, owners, choices[at[b_.CHOICE]])
             if came_to == ASKS_SELECTOR:
                 return b_.ASKS
