@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +15,13 @@ from dispatch_core.cli.main import main
 from dispatch_core.cli.zoo import exhibits_in
 from dispatch_core.hunt import bounded, zoo
 from dispatch_core.hunt import schedule as s_
-from dispatch_core.hunt.hunts import Aim, Every, Hunt, play_every
+from dispatch_core.hunt.hunts import Aim, Every, Hunt, hunter_for, play_every
 from dispatch_core.hunt.search import AnyHunter, Hunter
 from dispatch_core.hunt.unkeyed import UnkeyedHunter
 
 KEYS: Final = ("key-197", "key-215", "key-132")
 RANGE: Final = {"subscriptionKeySharedUseConsistentHashing": False}
+CLASSIC: Final = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
 RING: Final = {"subscriptionKeySharedUseConsistentHashing": True}
 FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "zoo"
 #: Longer schedules take a test too long.
@@ -108,6 +110,26 @@ def test_nothing_shorter_breaks_the_newest_release() -> None:
     assert hunt.every is not None
     assert hunt.every.steps == 6
     assert hunt.every.schedules > hunt.every.states > 300_000
+
+
+def rows_of_the_page() -> list[tuple[str, dict[str, int]]]:
+    """The table of docs/hunt.md: each release, and the steps of the shortest schedule by promise and cause."""
+    page = (FOLDER.parent / "hunt.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- seven steps -->")[2].partition("<!-- end -->")[0]
+    rows = [line.strip("| \n").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    return [
+        (release, {verdict: int(steps) for verdict, steps in re.findall(r"`([\w.]+)` (\d+)", verdicts)})
+        for releases, verdicts in rows
+        for release in releases.split(", ")
+    ]
+
+
+@pytest.mark.parametrize(("release", "expected"), rows_of_the_page())
+def test_the_page_says_all_that_seven_steps_can_break(release: str, expected: dict[str, int]) -> None:
+    version, _, classic = release.partition(" ")
+    profile = resolve(version, {**RANGE, **(CLASSIC if classic else {})})
+    hunt = searched(hunter_for(profile, Aim(), 0, None), 7)
+    assert {group.verdict: len(group.find.steps) for group in hunt.groups.values()} == expected
 
 
 def test_schedules_go_on_behind_a_cause_that_is_passed_over() -> None:
