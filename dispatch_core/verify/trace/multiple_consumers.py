@@ -132,8 +132,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
             Dispatcher.SHARED_CLASSIC,
         )
         if is_classic or self.core.connected() == [consumer]:
-            held = self.core.pending_on(consumer)
-            pending = {self._entries.position(entry): self.core.pending_hash(entry) for entry in held}
+            entries = self.core.pending_on(consumer)
+            pending = {self._entries.position(entry): self.core.pending_hash(entry) for entry in entries}
             self._removed_consumers.add(consumer, self._line.t_us, pending)
 
     def _on_ack(self, line: Line) -> None:
