@@ -14,17 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
+from dispatch_core.broker.state import MARK_DELETE, State
 from dispatch_core.simulation.world import (
     ACT,
     ANSWER,
+    BASE,
     FLOW,
     KEEPS,
+    LAST_SENT,
     NETWORK_US,
     NEVER,
     NOW,
+    OTHERWISE,
     PART,
+    RECORDED,
     REFUSES,
     SALT,
+    TURN,
+    WHOLE,
     World,
     event,
     push,
@@ -38,6 +45,8 @@ EARLY_US: Final = 50_000
 NOTHING: Final = 0
 KEPT: Final = 1
 ANSWERS: Final = 2
+#: Entries that a client acknowledges in one step of a turn.
+TURNED_AT_ONCE: Final = 4
 #: Samples in a table.
 SAMPLES: Final = 1 << 16
 _MIX: Final = 2654435761  # spreads neighbouring entries over the table (Knuth)
@@ -78,10 +87,18 @@ def requests_redelivery(world: World, slot: int, number: int, deliveries: int) -
 def permits_due(world: World, slot: int, messages: int) -> int:
     """Return the permits that a client grants after taking messages from its queue: half a queue at a time, or 0.
 
+    A recorded client has taken what it has acknowledged. Once its recorded grants are used up, it takes messages as far ahead
+    of its acknowledgements as those grants show.
+
     Source: ConsumerImpl.increaseAvailablePermits.
     """
     world.taken[slot] += messages
-    permits = world.taken[slot] + world.queue[slot] - world.granted[slot]
+    taken = world.taken[slot]
+    if world.w[RECORDED] == 1:
+        if world.flow_next[slot] == world.flow_end[slot]:
+            taken += world.ahead[slot]
+        taken = min(taken, world.received[slot])
+    permits = taken + world.queue[slot] - world.granted[slot]
     if permits < max(world.queue[slot] // 2, 1):
         return 0
     world.granted[slot] += permits
@@ -115,6 +132,9 @@ def acts_on(world: World, slot: int, number: int) -> None:
     These are the acts that the log shows of this client and this entry from now on, up to the first that ends it. Where it
     shows none, the client acts as on the entry that was delivered to it nearest to now.
     """
+    world.sent_us[number] = world.w[NOW]
+    world.turned_to[number] = 0
+    world.held_from[slot] = min(world.held_from[slot], number)
     shown = acts_of(world, slot, number, True)
     if shown == NOTHING:
         shown = acts_of(world, slot, number, False)
@@ -148,7 +168,10 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
             return KEPT
         shown = ANSWERS
         if kind < REFUSES:
+            world.act_due[row] = 1
             push(world, max(world.act_us[row], now + 2 * network), event(ACT, slot, row))
+        if kind != WHOLE:
+            world.turned_to[number] = OTHERWISE
         if kind != PART:
             break
     return shown
@@ -186,6 +209,72 @@ def answers_like(world: World, slot: int, number: int) -> int:
     answered = world.like_answer_us[low]
     if answered == NEVER:
         return NEVER
+    if world.like_busy[low] == 1 and world.turn_next[slot] < world.turn_end[slot]:
+        return NEVER  # in a turn, see ``turn``
     if answered < now:
         answered = now + answered - world.like_us[low]
     return max(answered, soon)
+
+
+# --- turns ---------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def next_turn(world: World, slot: int) -> None:
+    """Schedule a connection's next turn: the time of one of its recorded acks."""
+    at = world.turn_next[slot]
+    if at < world.turn_end[slot]:
+        # behind the acts of this time
+        push(world, max(world.act_us[world.turn_act[at]], world.w[NOW]) + 1, event(TURN, slot, at))
+
+
+@compiled
+def turn(st: State, world: World, slot: int, at: int) -> None:
+    """Let a client use the time of a recorded ack, and schedule the next such turn.
+
+    A client acknowledges as many entries as it did, when it did. If it was not sent the entry that it acknowledged then, it
+    acknowledges another. If it had nothing left in the log after that ack, it acknowledges all that it has by now.
+    """
+    if st.connected[slot] == 0:
+        return
+    row = world.turn_act[at]
+    if world.act_due[row] == 0:
+        world.act_due[row] = 1
+        in_turn(st, world, slot)
+    if world.turn_ends[at] == 1:
+        left = TURNED_AT_ONCE
+        while left > 0 and in_turn(st, world, slot):
+            left -= 1
+        if left == 0:
+            push(world, world.w[NOW], event(TURN, slot, at))
+            return
+    world.turn_next[slot] = at + 1
+    next_turn(world, slot)
+
+
+@compiled
+def was_turned_to(st: State, world: World, slot: int, number: int) -> bool:
+    """True if the client has acknowledged this delivery in a turn."""
+    return world.turned_to[number] == slot + 1 and st.holder[number - world.w[BASE]] != slot
+
+
+@compiled
+def in_turn(st: State, world: World, slot: int) -> bool:
+    """Let a client acknowledge the first entry that it has received and not acknowledged; returns whether there is one."""
+    w = world.w
+    base = w[BASE]
+    number = max(world.held_from[slot], base + st.s[MARK_DELETE] + 1)
+    first = True
+    while number <= w[LAST_SENT]:
+        if st.holder[number - base] == slot and world.turned_to[number] == 0:
+            if first:
+                world.held_from[slot] = number
+            first = False
+            if world.sent_us[number] + 2 * w[NETWORK_US] <= w[NOW]:
+                world.turned_to[number] = slot + 1
+                push(world, w[NOW], event(ANSWER, slot, number))
+                return True
+        number += 1
+    if first:
+        world.held_from[slot] = NEVER
+    return False

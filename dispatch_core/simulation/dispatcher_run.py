@@ -118,6 +118,9 @@ class Acts:
     like_start: Ints
     like_us: Ints
     like_answer_us: Ints
+    like_busy: npt.NDArray[np.uint8]
+    turn_act: Ints
+    turn_ends: npt.NDArray[np.uint8]
     requested: Mapping[int, Sequence[int]] = field(
         default_factory=dict
     )  # by row: entry numbers; absent = all
@@ -140,6 +143,9 @@ NO_ACTS: Final = Acts(
     like_start=_NOTHING,
     like_us=_NOTHING,
     like_answer_us=_NOTHING,
+    like_busy=np.zeros(0, np.uint8),
+    turn_act=_NOTHING,
+    turn_ends=np.zeros(0, np.uint8),
 )
 
 
@@ -159,6 +165,8 @@ class Connecting:
     like: int = 0
     until_us: int = w_.NEVER
     flows: tuple[int, int] = (0, 0)
+    turns: tuple[int, int] = (0, 0)
+    ahead: int = 0
     requests: Sequence[tuple[int, int]] = ()
 
 
@@ -264,6 +272,7 @@ class DispatcherRun(ABC):
             number=np.zeros(n, np.int64),
             queue=np.zeros(n, np.int64),
             taken=np.zeros(n, np.int64),
+            ahead=np.zeros(n, np.int64),
             received=np.zeros(n, np.int64),
             granted=np.zeros(n, np.int64),
             slowness=np.ones(n, np.int64),
@@ -272,6 +281,9 @@ class DispatcherRun(ABC):
             until_us=np.full(n, w_.NEVER, np.int64),
             flow_next=np.zeros(n, np.int64),
             flow_end=np.zeros(n, np.int64),
+            turn_next=np.zeros(n, np.int64),
+            turn_end=np.zeros(n, np.int64),
+            held_from=np.zeros(n, np.int64),
             latency_us=given.clients.latency_us,
             refuses=given.clients.refuses,
             uneven=given.uneven.of_reads,
@@ -283,12 +295,18 @@ class DispatcherRun(ABC):
             act_number=acts.number,
             act_kind=acts.kind,
             act_entry=acts.entry,
+            act_due=np.zeros(len(acts.us), np.uint8),
             acked_us=acts.acked_us,
+            sent_us=np.zeros(len(acts.acked_us), np.int64),
+            turned_to=np.zeros(len(acts.acked_us), np.int64),
+            turn_act=acts.turn_act,
+            turn_ends=acts.turn_ends,
             flow_us=acts.flow_us,
             flow_permits=acts.flow_permits,
             like_start=acts.like_start,
             like_us=acts.like_us,
             like_answer_us=acts.like_answer_us,
+            like_busy=acts.like_busy,
             plan=np.zeros(0, np.int64),
             attempts=np.zeros(0, np.int64),
             outcome=np.zeros(batch, np.int64),
@@ -436,6 +454,8 @@ class DispatcherRun(ABC):
         world.who[slot], world.until_us[slot] = connecting.who, connecting.until_us
         world.like[slot] = connecting.like
         world.flow_next[slot], world.flow_end[slot] = connecting.flows
+        world.turn_next[slot], world.turn_end[slot] = connecting.turns
+        world.ahead[slot], world.held_from[slot] = connecting.ahead, w_.NEVER
         if connecting.flow_us is not None:
             world.granted[slot] = connecting.queue
             w_.push(world, connecting.flow_us, w_.event(w_.FLOW, slot, connecting.queue))

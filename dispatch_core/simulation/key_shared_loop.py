@@ -19,7 +19,7 @@ from dispatch_core.broker.permits import count_flow
 from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.answers import permits_due, requests_redelivery
+from dispatch_core.simulation.answers import in_turn, permits_due, requests_redelivery, turn, was_turned_to
 from dispatch_core.simulation.deliveries import sent_lines
 from dispatch_core.simulation.world import (
     Lines,
@@ -68,6 +68,8 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
                 w[w_.NEXT_STEP] = what
                 return w_.STEP_DUE
             act(st, world, out, w_.slot_of(what), w_.number_of(what))
+        elif kind == w_.TURN:
+            turn(st, world, w_.slot_of(what), w_.number_of(what))
         elif kind == w_.FLOW:
             flow(st, world, out, w_.slot_of(what), w_.number_of(what))
         elif kind == w_.ATTEMPT:
@@ -95,6 +97,8 @@ def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
     entry = number - world.w[w_.BASE]
     if entry < 0:
         return False  # acknowledged by others, and forgotten
+    if world.w[w_.RECORDED] == 1 and was_turned_to(st, world, slot, number):
+        return False
     grant(st, world, slot, entry)
     if requests_redelivery(world, slot, number, st.redelivery_count[entry]) and st.holder[entry] == slot:
         world.w[w_.NACKED_SLOT] = slot
@@ -108,7 +112,11 @@ def answer(st: State, world: World, out: Lines, slot: int, number: int) -> bool:
 def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
     """Let a recorded client acknowledge an entry."""
     entry = world.act_entry[row] - world.w[w_.BASE]
-    if st.connected[slot] == 1 and entry >= 0:
+    if st.connected[slot] == 0:
+        return
+    if entry >= 0 and was_turned_to(st, world, slot, world.act_entry[row]):
+        in_turn(st, world, slot)
+    elif entry >= 0:
         grant(st, world, slot, entry)
         ack(st, world, out, slot, entry)
 
@@ -116,7 +124,13 @@ def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
 @compiled
 def grant(st: State, world: World, slot: int, entry: int) -> None:
     """Let a client take an entry from its queue, and grant permits when due."""
-    permits = permits_due(world, slot, st.num_messages[entry] + w_.NO)
+    take(world, slot, st.num_messages[entry] - st.acked_indexes[entry])
+
+
+@compiled
+def take(world: World, slot: int, messages: int) -> None:
+    """Let a client take messages from its queue, and grant permits when due."""
+    permits = permits_due(world, slot, messages)
     if permits > 0:
         push(world, world.w[w_.NOW], event(w_.FLOW, slot, permits))
 

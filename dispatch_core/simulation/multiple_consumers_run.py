@@ -17,8 +17,9 @@ from dispatch_core.broker.single_active_rules import ConsumerBusyError, check_co
 from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
+from dispatch_core.simulation.answers import next_turn
 from dispatch_core.simulation.churn import Change
-from dispatch_core.simulation.dispatcher_run import FINISHED_AT_ONCE, DispatcherRun, Given
+from dispatch_core.simulation.dispatcher_run import FINISHED_AT_ONCE, Connecting, DispatcherRun, Given
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.sink import Sink
 
@@ -117,6 +118,11 @@ class MultipleConsumersRun(DispatcherRun):
             return False
         return True
 
+    def _connect(self, change: Change, slot: int, number: int, connecting: Connecting) -> None:
+        super()._connect(change, slot, number, connecting)
+        self._make_room_in_heap()
+        next_turn(self._world, slot)
+
     # --- further commands of clients ---------------------------------------------------------------------------
 
     def _redeliver_nacked(self) -> None:
@@ -142,6 +148,16 @@ class MultipleConsumersRun(DispatcherRun):
         if self.core.read_follows(entries):
             w_.attempt_at(self._world, int(w_.hop_over(self._world)))
 
+    def _put_back(self, slot: int, entries: list[int]) -> None:
+        """Let a recorded client give up entries: they leave its queue, and it grants their permits anew.
+
+        Source: ConsumerImpl.redeliverUnacknowledgedMessages.
+        """
+        st = self.core.state
+        self._make_room_in_heap()
+        self._world.ahead[slot] += int((st.num_messages[entries] - st.acked_indexes[entries]).sum())
+        loop.take(self._world, slot, 0)
+
     def _act(self, slot: int, row: int) -> None:
         """Carry out an act of a recorded client other than the acknowledgement of an entry."""
         st, base = self.core.state, int(self._world.w[w_.BASE])
@@ -156,6 +172,7 @@ class MultipleConsumersRun(DispatcherRun):
                 requested = [entry - base for entry in wanted if entry >= base]
                 requested = sorted({entry for entry in requested if int(st.holder[entry]) == slot})
             if requested:
+                self._put_back(slot, requested)
                 self._redeliver(slot, requested, everything=wanted is None)
             return
         entry = int(self._world.act_entry[row]) - base
@@ -164,6 +181,6 @@ class MultipleConsumersRun(DispatcherRun):
             return  # forgotten by now; cumulative acks mean nothing to Key_Shared
         self._ack_line(self.core.number_of(slot), entry + base, words)
         before_delete = int(st.s[st_.MARK_DELETE])
-        self.core.acknowledge_indexes(entry, words)
+        loop.take(self._world, slot, int(self.core.acknowledge_indexes(entry, words)))
         if int(st.s[st_.MARK_DELETE]) != before_delete:
             loop.mark_delete_moved(st, self._world, self._lines)

@@ -29,7 +29,8 @@ REPLAY: Final = 4  # a replay read completes; number = number of the read
 DELAY: Final = 5  # the failover delay is over
 ACT: Final = 6  # a recorded client acts; number = its row of ``World.act_us`` and the other arrays of acts
 UNBLOCK: Final = 7  # the timer that a freed hash has started is over
-_KIND_BITS: Final = 3
+TURN: Final = 8  # the time of a recorded ack: its client may acknowledge another entry instead
+_KIND_BITS: Final = 4
 _SLOT_BITS: Final = 24
 
 # reasons why a loop stops
@@ -106,6 +107,9 @@ KEEPS: Final = 4  # is sent it and does not answer, until this time
 REQUEST: Final = 5  # of no entry: a redelivery request
 COVERED: Final = 6  # acknowledges it with a later entry, cumulatively: the row of that entry does it
 
+#: ``World.turned_to`` of an entry that its client does not simply acknowledge.
+OTHERWISE: Final = -1
+
 #: Replay reads that can be under way at a time: more than one after a cancel that forgets one (#23384).
 REPLAYS_KEPT: Final = 4
 
@@ -125,6 +129,7 @@ class World(NamedTuple):
     number: I64  # the log's number
     queue: I64  # receiver queue size
     taken: I64  # messages that the client has taken from its queue
+    ahead: I64  # recorded clients: messages taken before they are acknowledged, see answers.permits_due
     received: I64  # messages sent to it
     granted: I64  # permits it has granted, those under way too
     slowness: I64  # factor of its latency
@@ -133,6 +138,9 @@ class World(NamedTuple):
     until_us: I64  # … when the connection ends; NEVER = it does not
     flow_next: I64  # … its next row of flow_us
     flow_end: I64  # … and the row after its last
+    turn_next: I64  # … its next row of turn_act
+    turn_end: I64  # … and the row after its last
+    held_from: I64  # … a number that no entry which it holds is below
     # answers of synthetic clients
     latency_us: I64  # a power of two of samples
     refuses: I8  # as many: 1 = requests a redelivery of the entry
@@ -147,12 +155,18 @@ class World(NamedTuple):
     act_number: I64  # connection
     act_kind: I64
     act_entry: I64  # entry number
+    act_due: I8  # 1 = the entry was delivered in time for this act, which is scheduled
     acked_us: I64  # per entry number: when it was first acknowledged; NEVER = not at all
+    sent_us: I64  # per entry number: when it was delivered last
+    turned_to: I64  # per entry number: slot of the consumer that acknowledges it in a turn, plus 1; OTHERWISE = it does not
+    turn_act: I64  # rows of acts of kind WHOLE; those of a connection are together, by time
+    turn_ends: I8  # 1 = the client had nothing else left to acknowledge then
     flow_us: I64  # rows of a connection are together, by time
     flow_permits: I64
     like_start: I64  # per name, then per connection, and one more: its first row of the next two
     like_us: I64  # when an entry was sent to it, ascending
     like_answer_us: I64  # … and when it answered that entry; NEVER = it did not
+    like_busy: I8  # … 1 = it had more to answer then
     # scratch
     plan: I64
     attempts: I64

@@ -8,7 +8,7 @@ another client got the entry in the log, the client does what it did with the en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -82,17 +82,19 @@ class RecordedClients:
         self.refuses = np.zeros(1, np.uint8)
         self.rejected: list[str] = []  # names of clients that the broker refused
         self._joins = {join.number: join for join in connections.joins}
-        names = {name: at for at, name in enumerate(dict.fromkeys(join.name for join in load.joins))}
         joins = {join.number: join for join in (*load.joins, *connections.joins)}
-        self._who = {number: names[join.name] for number, join in joins.items()}
+        self._who = clients_of(load, connections.joins)
+        names = max(self._who.values()) + 1
         # what the answers of a connection are like: those of its own deliveries, or of all connections of its name
-        self._like = {number: len(names) + at for at, number in enumerate(joins)}
+        self._like = {number: names + at for at, number in enumerate(joins)}
         self._like |= {join.number: self._like[join.like] for join in load.joins if join.like in self._like}
         self._until = {number: at_us for at_us, number in load.leaves}
         self._connected_until = {number: at_us for at_us, number in connections.leaves}
         self._flows = _rows_by_consumer(connections.flows[1], connections.flows[0])
         self._requests: dict[int, list[tuple[int, int]]] = {}
-        self.acts = self._acts(load, connections, len(names), deliveries)
+        self._turns: dict[int, tuple[int, int]] = {}
+        self._ahead = taken_ahead(load)
+        self.acts = self._acts(load, connections, names, deliveries)
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
         """See ``Clients``."""
@@ -107,6 +109,8 @@ class RecordedClients:
             like=self._like[join.number] if self._answers_itself(join.number) else self._who[join.number],
             until_us=self._connected_until.get(join.number, NEVER),
             flows=(first, end),
+            turns=self._turns.get(join.number, (0, 0)),
+            ahead=self._ahead.get(join.number, 0),
             requests=self._requests.get(join.number, ()),
         )
 
@@ -149,7 +153,8 @@ class RecordedClients:
             np.concatenate([column, covered[at]]) for at, column in enumerate((us, number, kind, entry))
         )
         acked = _first_acked(us, kind, entry, len(load.stored_us))
-        kept, like = self._likes(names, deliveries, (us, number, kind, entry), acked)
+        kept, like, answer = self._likes(names, deliveries, (us, number, kind, entry), acked)
+        busy = np.zeros(0, np.uint8) if deliveries is None else busy_after(deliveries, answer)
         us, number, kind, entry = (
             np.concatenate([column, kept[:, at]]) for at, column in enumerate((us, number, kind, entry))
         )
@@ -159,6 +164,7 @@ class RecordedClients:
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
         flow_order = self._flows[1]
+        turns = self._turns_of(us, number, kind, entry, deliveries, answer, busy)
         nobody = np.zeros(len(requests), np.int64)
         return Acts(
             start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
@@ -176,6 +182,9 @@ class RecordedClients:
             like_start=like[0],
             like_us=like[1],
             like_answer_us=like[2],
+            like_busy=busy[like[3]],
+            turn_act=turns[0],
+            turn_ends=turns[1],
             requested=self._place_requests(requests, len(us)),
             words={int(row_of[place[row]]): words for row, words in acks.words.items() if known[row]},
         )
@@ -194,12 +203,16 @@ class RecordedClients:
 
     def _likes(
         self, names: int, deliveries: Deliveries | None, acts: tuple[Ints, Ints, Ints, Ints], acked: Ints
-    ) -> tuple[Ints, tuple[Ints, Ints, Ints]]:
-        """Rows of entries that connections never answered, and times of deliveries and answers by name and connection."""
+    ) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints], Ints]:
+        """Rows of entries that connections never answered, and deliveries with answers by name and connection.
+
+        The latter: first rows, times of deliveries and answers, and the deliveries by number. Then the time of each
+        delivery's answer.
+        """
         nothing = np.zeros(0, np.int64)
         if deliveries is None:
             starts = np.zeros(names + len(self._like) + 1, np.int64)
-            return np.zeros((0, 4), np.int64), (starts, nothing, nothing)
+            return np.zeros((0, 4), np.int64), (starts, nothing, nothing, nothing), nothing
         until = np.array(
             [self._until.get(number, NEVER) for number in deliveries.consumer.tolist()], np.int64
         )
@@ -215,7 +228,110 @@ class RecordedClients:
         order = np.lexsort((deliveries.at_us[telling], like))
         rows = telling[order]
         start = np.searchsorted(like[order], np.arange(names + len(self._like) + 1)).astype(np.int64)
-        return kept, (start, deliveries.at_us[rows], answer[rows])
+        return kept, (start, deliveries.at_us[rows], answer[rows], rows), answer
+
+    def _turns_of(
+        self,
+        us: Ints,
+        number: Ints,
+        kind: Ints,
+        entry: Ints,
+        deliveries: Deliveries | None,
+        answer: Ints,
+        busy: npt.NDArray[np.uint8],
+    ) -> tuple[Ints, npt.NDArray[np.uint8]]:
+        """Rows of acknowledgements of whole entries by connection and time, and whether nothing was left after each."""
+        if deliveries is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        rows = np.flatnonzero(kind == WHOLE)
+        rows = rows[np.lexsort((us[rows], number[rows]))]
+        numbers, first, counts = np.unique(number[rows], return_index=True, return_counts=True)
+        self._turns = {
+            int(connection): (int(begin), int(begin + count))
+            for connection, begin, count in zip(numbers, first, counts, strict=True)
+        }
+        acks = np.stack([number[rows], entry[rows], us[rows]], axis=1)
+        known = {
+            (connection, position, at_us): left
+            for connection, position, at_us, left in zip(
+                deliveries.consumer.tolist(), deliveries.entry.tolist(), answer.tolist(), busy.tolist(), strict=True
+            )
+        }
+        ends = [not known.get(tuple(ack), 1) for ack in acks.tolist()]
+        return rows, np.array(ends, np.uint8)
+
+
+def clients_of(load: RecordedLoad, others: Iterable[Join] = ()) -> dict[int, int]:
+    """Return the number of the client behind each connection.
+
+    Connections of one name that follow each other are one client that connected again; those at the same time are several.
+    Of ``others``, which the log does not have, each is like the connection that it names, or the first of its name.
+    """
+    until = {number: at_us for at_us, number in load.leaves}
+    found: dict[int, int] = {}
+    ends: dict[str, dict[int, int]] = {}  # by name: clients, and when they were connected last
+    count = 0
+    for join in sorted(load.joins, key=lambda join: join.at_us):
+        named = ends.setdefault(join.name, {})
+        client = next((client for client, end_us in named.items() if end_us <= join.at_us), count)
+        count += client == count
+        found[join.number] = client
+        named[client] = until.get(join.number, NEVER)
+    for join in others:
+        if join.number not in found:
+            client = found.get(join.like or 0, next(iter(ends.get(join.name, ())), count))
+            count += client == count
+            ends.setdefault(join.name, {}).setdefault(client, NEVER)
+            found[join.number] = client
+    return found
+
+
+def taken_ahead(load: RecordedLoad) -> dict[int, int]:
+    """Return how many messages each connection had taken from its queue and not acknowledged, at most.
+
+    Its grants of permits show it: those after the first stand for messages that it has taken.
+    """
+    at_us, consumer, permits = load.flows
+    found = {}
+    for number in np.unique(consumer).tolist():
+        mine = np.flatnonzero(consumer == number)
+        mine = mine[np.argsort(at_us[mine], kind="stable")][1:]
+        acked = np.flatnonzero(load.acks.consumer == number)
+        acked = acked[np.argsort(load.acks.at_us[acked], kind="stable")]
+        messages = np.append(0, np.cumsum(load.num_messages[load.acks.entry[acked]]))
+        before = np.searchsorted(load.acks.at_us[acked], at_us[mine])
+        ahead = np.cumsum(permits[mine]) - messages[before]
+        found[number] = max(int(ahead.max(initial=0)), 0)
+    return found
+
+
+def busy_after(deliveries: Deliveries, answer: Ints) -> npt.NDArray[np.uint8]:
+    """Mark the deliveries after whose answer the connection had more to answer, of what it was sent no sooner."""
+    marks = np.zeros(len(answer), np.uint8)
+    order = np.lexsort((deliveries.entry, deliveries.at_us, deliveries.consumer))
+    consumer, at_us, until = deliveries.consumer[order], deliveries.at_us[order], answer[order]
+    for number in np.unique(consumer).tolist():
+        first, end = np.searchsorted(consumer, [number, number + 1])
+        sent, done = at_us[first:end], until[first:end]
+        received = np.searchsorted(sent, done - 2 * deliveries.delays.network_us, side="right")
+        later = _highest_between(done, np.arange(1, len(done) + 1), received)
+        marks[order[first:end]] = later > done
+    return marks
+
+
+def _highest_between(values: Ints, begin: Ints, end: Ints) -> Ints:
+    """The highest of ``values[begin:end]`` of each pair, 0 for an empty one: a table of powers of two."""
+    table, width = [values], 1
+    while 2 * width <= len(values):
+        last = table[-1]
+        table.append(np.maximum(last[:-width], last[width:]))
+        width *= 2
+    found = np.zeros(len(begin), np.int64)
+    length = end - begin
+    for power, highest in enumerate(table):
+        rows = np.flatnonzero((length >= 1 << power) & (length < 2 << power))
+        found[rows] = np.maximum(highest[begin[rows]], highest[end[rows] - (1 << power)])
+    return found
 
 
 def _answers(deliveries: Deliveries, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:

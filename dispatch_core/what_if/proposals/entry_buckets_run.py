@@ -57,12 +57,5 @@ class EntryBucketRun(KeySharedRun):
         first, end = connecting.flows
         super()._connect(change, slot, number, replace(connecting, flows=(first, min(first + 1, end))))
 
-    def _redeliver(self, slot: int, entries: list[int], *, everything: bool) -> None:
-        """Let the client grant permits for what it asks for again, too: it has taken it from its queue."""
-        for entry in entries:
-            self._make_room_in_heap()
-            loop.grant(self.core.state, self._world, slot, entry)
-        super()._redeliver(slot, entries, everything=everything)
-
     def _hashes(self, published: Published) -> npt.NDArray[np.int64]:
         return canonical(published.h31, self._buckets)
