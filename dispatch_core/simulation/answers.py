@@ -233,17 +233,18 @@ def turn(st: State, world: World, slot: int, at: int) -> None:
     """Let a client use the time of a recorded ack, and schedule the next such turn.
 
     A client acknowledges as many entries as it did, when it did. If it was not sent the entry that it acknowledged then, it
-    acknowledges another. If it had nothing left in the log after that ack, it acknowledges all that it has by now.
+    acknowledges another. If it had acknowledged by then all that it was sent up to some time, it acknowledges all that it was
+    sent up to then.
     """
     if st.connected[slot] == 0:
         return
     row = world.turn_act[at]
     if world.act_due[row] == 0:
         world.act_due[row] = 1
-        in_turn(st, world, slot)
-    if world.turn_ends[at] == 1:
+        in_turn(st, world, slot, world.turn_until_us[at])
+    if world.turn_ends_us[at] > 0:
         left = TURNED_AT_ONCE
-        while left > 0 and in_turn(st, world, slot):
+        while left > 0 and in_turn(st, world, slot, world.turn_ends_us[at]):
             left -= 1
         if left == 0:
             push(world, world.w[NOW], event(TURN, slot, at))
@@ -259,8 +260,8 @@ def was_turned_to(st: State, world: World, slot: int, number: int) -> bool:
 
 
 @compiled
-def in_turn(st: State, world: World, slot: int) -> bool:
-    """Let a client acknowledge the first entry that it has received and not acknowledged; returns whether there is one."""
+def in_turn(st: State, world: World, slot: int, before_us: int) -> bool:
+    """Let a client acknowledge the first entry that it has and was sent before a time; returns whether there is one."""
     w = world.w
     base = w[BASE]
     number = max(world.held_from[slot], base + st.s[MARK_DELETE] + 1)
@@ -270,7 +271,8 @@ def in_turn(st: State, world: World, slot: int) -> bool:
             if first:
                 world.held_from[slot] = number
             first = False
-            if world.sent_us[number] + 2 * w[NETWORK_US] <= w[NOW]:
+            at_us = world.sent_us[number]
+            if at_us < before_us and at_us + 2 * w[NETWORK_US] <= w[NOW]:
                 world.turned_to[number] = slot + 1
                 push(world, w[NOW], event(ANSWER, slot, number))
                 return True

@@ -120,7 +120,8 @@ class Acts:
     like_answer_us: Ints
     like_busy: npt.NDArray[np.uint8]
     turn_act: Ints
-    turn_ends: npt.NDArray[np.uint8]
+    turn_until_us: Ints
+    turn_ends_us: Ints
     requested: Mapping[int, Sequence[int]] = field(
         default_factory=dict
     )  # by row: entry numbers; absent = all
@@ -145,7 +146,8 @@ NO_ACTS: Final = Acts(
     like_answer_us=_NOTHING,
     like_busy=np.zeros(0, np.uint8),
     turn_act=_NOTHING,
-    turn_ends=np.zeros(0, np.uint8),
+    turn_until_us=_NOTHING,
+    turn_ends_us=_NOTHING,
 )
 
 
@@ -300,7 +302,8 @@ class DispatcherRun(ABC):
             sent_us=np.zeros(len(acts.acked_us), np.int64),
             turned_to=np.zeros(len(acts.acked_us), np.int64),
             turn_act=acts.turn_act,
-            turn_ends=acts.turn_ends,
+            turn_until_us=acts.turn_until_us,
+            turn_ends_us=acts.turn_ends_us,
             flow_us=acts.flow_us,
             flow_permits=acts.flow_permits,
             like_start=acts.like_start,

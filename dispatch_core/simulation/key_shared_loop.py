@@ -115,7 +115,7 @@ def act(st: State, world: World, out: Lines, slot: int, row: int) -> None:
     if st.connected[slot] == 0:
         return
     if entry >= 0 and was_turned_to(st, world, slot, world.act_entry[row]):
-        in_turn(st, world, slot)
+        in_turn(st, world, slot, w_.NEVER)
     elif entry >= 0:
         grant(st, world, slot, entry)
         ack(st, world, out, slot, entry)

@@ -160,7 +160,8 @@ class World(NamedTuple):
     sent_us: I64  # per entry number: when it was delivered last
     turned_to: I64  # per entry number: slot of the consumer that acknowledges it in a turn, plus 1; OTHERWISE = it does not
     turn_act: I64  # rows of acts of kind WHOLE; those of a connection are together, by time
-    turn_ends: I8  # 1 = the client had nothing else left to acknowledge then
+    turn_until_us: I64  # … what was sent before this time can be acknowledged instead
+    turn_ends_us: I64  # … what was sent before this time was all acknowledged then; 0 = not
     flow_us: I64  # rows of a connection are together, by time
     flow_permits: I64
     like_start: I64  # per name, then per connection, and one more: its first row of the next two

@@ -29,6 +29,8 @@ Ints = npt.NDArray[np.int64]
 #: Entries that are passed to a dispatcher at once.
 ENTRIES_AT_ONCE: Final = 1 << 18
 _NO_ENTRY: Final = -1
+#: Entries sent to a connection within this time came together.
+TOGETHER_US: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,6 @@ class RecordedClients:
         )
         acked = _first_acked(us, kind, entry, len(load.stored_us))
         kept, like, answer = self._likes(names, deliveries, (us, number, kind, entry), acked)
-        busy = np.zeros(0, np.uint8) if deliveries is None else busy_after(deliveries, answer)
         us, number, kind, entry = (
             np.concatenate([column, kept[:, at]]) for at, column in enumerate((us, number, kind, entry))
         )
@@ -164,7 +165,8 @@ class RecordedClients:
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
         flow_order = self._flows[1]
-        turns = self._turns_of(us, number, kind, entry, deliveries, answer, busy)
+        after = left_after(deliveries, answer)
+        turns = self._turns_of(us, number, kind, entry, deliveries, answer, after)
         nobody = np.zeros(len(requests), np.int64)
         return Acts(
             start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
@@ -182,10 +184,11 @@ class RecordedClients:
             like_start=like[0],
             like_us=like[1],
             like_answer_us=like[2],
-            like_busy=busy[like[3]],
+            like_busy=(after.ends_us == 0).astype(np.uint8)[like[3]],
             turn_act=turns[0],
-            turn_ends=turns[1],
-            requested=self._place_requests(requests, len(us)),
+            turn_until_us=turns[1].until_us,
+            turn_ends_us=turns[1].ends_us,
+            requested=self._place_requests(requests, len(us), asked_for_all(requests, deliveries, answer)),
             words={int(row_of[place[row]]): words for row, words in acks.words.items() if known[row]},
         )
 
@@ -193,12 +196,14 @@ class RecordedClients:
         """The number of each connection's name."""
         return np.array([self._who[number] for number in numbers.tolist()], np.int64)
 
-    def _place_requests(self, requests: Sequence[Request], first: int) -> dict[int, tuple[int, ...]]:
+    def _place_requests(
+        self, requests: Sequence[Request], first: int, for_all: frozenset[int]
+    ) -> dict[int, tuple[int, ...]]:
         requested = {}
-        for row, request in enumerate(requests, first):
-            self._requests.setdefault(request.consumer, []).append((request.at_us, row))
-            if request.entries is not None:
-                requested[row] = request.entries
+        for at, request in enumerate(requests):
+            self._requests.setdefault(request.consumer, []).append((request.at_us, first + at))
+            if request.entries is not None and at not in for_all:
+                requested[first + at] = request.entries
         return requested
 
     def _likes(
@@ -238,11 +243,11 @@ class RecordedClients:
         entry: Ints,
         deliveries: Deliveries | None,
         answer: Ints,
-        busy: npt.NDArray[np.uint8],
-    ) -> tuple[Ints, npt.NDArray[np.uint8]]:
-        """Rows of acknowledgements of whole entries by connection and time, and whether nothing was left after each."""
+        after: LeftAfter,
+    ) -> tuple[Ints, LeftAfter]:
+        """Rows of acknowledgements of whole entries by connection and time, and what was left after each."""
         if deliveries is None:
-            return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+            return np.zeros(0, np.int64), after
         rows = np.flatnonzero(kind == WHOLE)
         rows = rows[np.lexsort((us[rows], number[rows]))]
         numbers, first, counts = np.unique(number[rows], return_index=True, return_counts=True)
@@ -250,15 +255,15 @@ class RecordedClients:
             int(connection): (int(begin), int(begin + count))
             for connection, begin, count in zip(numbers, first, counts, strict=True)
         }
-        acks = np.stack([number[rows], entry[rows], us[rows]], axis=1)
-        known = {
-            (connection, position, at_us): left
-            for connection, position, at_us, left in zip(
-                deliveries.consumer.tolist(), deliveries.entry.tolist(), answer.tolist(), busy.tolist(), strict=True
-            )
-        }
-        ends = [not known.get(tuple(ack), 1) for ack in acks.tolist()]
-        return rows, np.array(ends, np.uint8)
+        answers = zip(deliveries.consumer.tolist(), deliveries.entry.tolist(), answer.tolist(), strict=True)
+        known = {key: at for at, key in enumerate(answers)}
+        acks = zip(number[rows].tolist(), entry[rows].tolist(), us[rows].tolist(), strict=True)
+        answered = np.array([known.get(key, -1) for key in acks], np.int64)
+        until_us, ends_us = (
+            np.where(answered >= 0, column[answered], default) if len(column) else np.full(len(rows), default)
+            for column, default in ((after.until_us, NEVER), (after.ends_us, 0))
+        )
+        return rows, LeftAfter(until_us, ends_us)
 
 
 def clients_of(load: RecordedLoad, others: Iterable[Join] = ()) -> dict[int, int]:
@@ -305,18 +310,77 @@ def taken_ahead(load: RecordedLoad) -> dict[int, int]:
     return found
 
 
-def busy_after(deliveries: Deliveries, answer: Ints) -> npt.NDArray[np.uint8]:
-    """Mark the deliveries after whose answer the connection had more to answer, of what it was sent no sooner."""
-    marks = np.zeros(len(answer), np.uint8)
+@dataclass(frozen=True, slots=True)
+class LeftAfter:
+    """What a connection had left to answer after each answer.
+
+    ``ends_us``: all that it was sent before this time was answered by then; 0 = of what came together with the entry something
+    was left. ``until_us``: the same if what was answered shortly afterwards counts, and ``NEVER`` instead of 0.
+    """
+
+    until_us: Ints
+    ends_us: Ints
+
+
+def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
+    """Find out what each connection had left to answer after each answer.
+
+    A client that answers half of what came together has no time for the other half. One that answers all that came together,
+    and nothing of what came later, had not taken the latter from its queue.
+    """
+    until_us, ends_us = np.zeros(len(answer), np.int64), np.zeros(len(answer), np.int64)
+    if deliveries is None:
+        return LeftAfter(until_us, ends_us)
     order = np.lexsort((deliveries.entry, deliveries.at_us, deliveries.consumer))
     consumer, at_us, until = deliveries.consumer[order], deliveries.at_us[order], answer[order]
     for number in np.unique(consumer).tolist():
         first, end = np.searchsorted(consumer, [number, number + 1])
         sent, done = at_us[first:end], until[first:end]
-        received = np.searchsorted(sent, done - 2 * deliveries.delays.network_us, side="right")
-        later = _highest_between(done, np.arange(1, len(done) + 1), received)
-        marks[order[first:end]] = later > done
-    return marks
+        next_one = np.arange(1, len(done) + 1)
+        received_us = done - 2 * deliveries.delays.network_us
+        together = np.searchsorted(sent, np.minimum(received_us, sent + TOGETHER_US), side="right")
+        received = np.searchsorted(sent, received_us, side="right")
+        of_these, of_all = (_highest_between(done, next_one, last) for last in (together, received))
+        rows = order[first:end]
+        for column, late_us, busy in ((until_us, TOGETHER_US, NEVER), (ends_us, 0, 0)):
+            some = np.where(of_all > done + late_us, sent + TOGETHER_US, NEVER)
+            column[rows] = np.where(of_these > done + late_us, busy, some)
+    return LeftAfter(until_us, ends_us)
+
+
+def asked_for_all(
+    requests: Sequence[Request], deliveries: Deliveries | None, answer: Ints
+) -> frozenset[int]:
+    """Find the requests that name two entries or more, and all that their consumer has: they ask for everything.
+
+    Source: Consumer.redeliverUnacknowledgedMessages, which passes everything to the dispatcher by name.
+    """
+    several = {request.consumer for request in requests if len(request.entries or ()) > 1}
+    if deliveries is None or not several:
+        return frozenset()
+    found = []
+    for consumer in several:
+        rows = np.flatnonzero(deliveries.consumer == consumer)
+        entries = deliveries.entry[rows].tolist()
+        steps = [(at_us, 0, entry) for at_us, entry in zip(deliveries.at_us[rows].tolist(), entries, strict=True)]
+        steps += [(at_us, 1, entry) for at_us, entry in zip(answer[rows].tolist(), entries, strict=True)]
+        steps += [
+            (request.at_us, 2, at)
+            for at, request in enumerate(requests)
+            if request.consumer == consumer and request.entries
+        ]
+        has: set[int] = set()
+        for _, kind, what in sorted(steps):
+            if kind == 0:
+                has.add(what)
+            elif kind == 1:
+                has.discard(what)
+            else:
+                named = set(requests[what].entries or ())
+                if len(named) > 1 and has <= named:
+                    found.append(what)
+                has -= named
+    return frozenset(found)
 
 
 def _highest_between(values: Ints, begin: Ints, end: Ints) -> Ints:
