@@ -168,7 +168,8 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
             return KEPT
         shown = ANSWERS
         if kind < REFUSES:
-            world.act_due[row] = 1
+            if connection:
+                world.act_due[row] = 1
             push(world, max(world.act_us[row], now + 2 * network), event(ACT, slot, row))
         if kind != WHOLE:
             world.turned_to[number] = OTHERWISE

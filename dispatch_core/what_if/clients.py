@@ -20,9 +20,9 @@ from dispatch_core.simulation.churn import Change
 from dispatch_core.simulation.dispatcher_run import Acts, Connecting, Delays, Pace
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
-from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, REFUSES, REQUEST, UP_TO, WHOLE
+from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, PART, REFUSES, REQUEST, UP_TO, WHOLE
 from dispatch_core.what_if.connections import Join
-from dispatch_core.what_if.recorded import RecordedLoad, Request
+from dispatch_core.what_if.recorded import Acks, RecordedLoad, Request
 
 Ints = npt.NDArray[np.int64]
 
@@ -151,22 +151,28 @@ class RecordedClients:
             for at, column in enumerate((acks.at_us, acks.consumer, acks.kind, acks.entry))
         )
         covered = covered_by(us, number, kind, entry)
+        last_part, ends = (
+            np.concatenate([last_parts(acks, by)[known], np.zeros(len(asked) + len(covered[0]), bool)])
+            for by in (None, acks.consumer)
+        )
         us, number, kind, entry = (
             np.concatenate([column, covered[at]]) for at, column in enumerate((us, number, kind, entry))
         )
-        acked = _first_acked(us, kind, entry, len(load.stored_us))
-        kept, like, answer = self._likes(names, deliveries, (us, number, kind, entry), acked)
+        ends |= np.isin(kind, (WHOLE, UP_TO, COVERED))
+        acked = _first_acked(us, np.where(last_part, WHOLE, kind), entry, len(load.stored_us))
+        kept, like, answer = self._likes(names, deliveries, (us[ends], number[ends], entry[ends]), acked)
         us, number, kind, entry = (
             np.concatenate([column, kept[:, at]]) for at, column in enumerate((us, number, kind, entry))
         )
+        ends = np.concatenate([ends & np.isin(kind[: len(ends)], (WHOLE, PART)), np.zeros(len(kept), bool)])
         order = np.lexsort((np.arange(len(us)), us, entry))
-        us, number, kind, entry = us[order], number[order], kind[order], entry[order]
+        us, number, kind, entry, ends = us[order], number[order], kind[order], entry[order], ends[order]
         place = np.cumsum(known) - 1
         row_of = np.empty(len(order), np.int64)
         row_of[order] = np.arange(len(order))
         flow_order = self._flows[1]
         after = left_after(deliveries, answer)
-        turns = self._turns_of(us, number, kind, entry, deliveries, answer, after)
+        turns = self._turns_of((us, number, entry), np.flatnonzero(ends), deliveries, answer, after)
         nobody = np.zeros(len(requests), np.int64)
         return Acts(
             start=np.searchsorted(entry, np.arange(len(acked) + 1)).astype(np.int64),
@@ -207,7 +213,7 @@ class RecordedClients:
         return requested
 
     def _likes(
-        self, names: int, deliveries: Deliveries | None, acts: tuple[Ints, Ints, Ints, Ints], acked: Ints
+        self, names: int, deliveries: Deliveries | None, acts: tuple[Ints, Ints, Ints], acked: Ints
     ) -> tuple[Ints, tuple[Ints, Ints, Ints, Ints], Ints]:
         """Rows of entries that connections never answered, and deliveries with answers by name and connection.
 
@@ -237,10 +243,8 @@ class RecordedClients:
 
     def _turns_of(
         self,
-        us: Ints,
-        number: Ints,
-        kind: Ints,
-        entry: Ints,
+        acts: tuple[Ints, Ints, Ints],
+        rows: Ints,
         deliveries: Deliveries | None,
         answer: Ints,
         after: LeftAfter,
@@ -248,21 +252,20 @@ class RecordedClients:
         """Rows of acknowledgements of whole entries by connection and time, and what was left after each."""
         if deliveries is None:
             return np.zeros(0, np.int64), after
-        rows = np.flatnonzero(kind == WHOLE)
+        us, number, entry = acts
         rows = rows[np.lexsort((us[rows], number[rows]))]
         numbers, first, counts = np.unique(number[rows], return_index=True, return_counts=True)
         self._turns = {
             int(connection): (int(begin), int(begin + count))
             for connection, begin, count in zip(numbers, first, counts, strict=True)
         }
-        answers = zip(deliveries.consumer.tolist(), deliveries.entry.tolist(), answer.tolist(), strict=True)
-        known = {key: at for at, key in enumerate(answers)}
-        acks = zip(number[rows].tolist(), entry[rows].tolist(), us[rows].tolist(), strict=True)
-        answered = np.array([known.get(key, -1) for key in acks], np.int64)
-        until_us, ends_us = (
-            np.where(answered >= 0, column[answered], default) if len(column) else np.full(len(rows), default)
-            for column, default in ((after.until_us, NEVER), (after.ends_us, 0))
+        answered = _found_in(
+            (number[rows], entry[rows], us[rows]), (deliveries.consumer, deliveries.entry, answer)
         )
+        # of an ack without a delivery, is anything left?
+        until_us, ends_us = np.full(len(rows), NEVER), np.where(_left_at(deliveries, answer, number[rows], us[rows]), 0, NEVER)
+        until_us[answered >= 0] = after.until_us[answered[answered >= 0]]
+        ends_us[answered >= 0] = after.ends_us[answered[answered >= 0]]
         return rows, LeftAfter(until_us, ends_us)
 
 
@@ -341,11 +344,28 @@ def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
         together = np.searchsorted(sent, np.minimum(received_us, sent + TOGETHER_US), side="right")
         received = np.searchsorted(sent, received_us, side="right")
         of_these, of_all = (_highest_between(done, next_one, last) for last in (together, received))
+        later = np.where(done > 0, NEVER - done, 0)  # the lowest answer is the highest of these
+        soonest = NEVER - _highest_between(later, next_one, received)
+        goes_on = (soonest > done) & (soonest <= done + TOGETHER_US)
         rows = order[first:end]
         for column, late_us, busy in ((until_us, TOGETHER_US, NEVER), (ends_us, 0, 0)):
             some = np.where(of_all > done + late_us, sent + TOGETHER_US, NEVER)
-            column[rows] = np.where(of_these > done + late_us, busy, some)
+            column[rows] = np.where((of_these > done + late_us) | goes_on, busy, some)
     return LeftAfter(until_us, ends_us)
+
+
+def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) -> npt.NDArray[np.bool_]:
+    """Mark the times at which connections had received something, and answered it later."""
+    order = np.lexsort((deliveries.at_us, deliveries.consumer))
+    consumer, sent_us, latest = deliveries.consumer[order], deliveries.at_us[order], answer[order]
+    marks = np.zeros(len(number), bool)
+    for connection in np.unique(number).tolist():
+        first, end = np.searchsorted(consumer, [connection, connection + 1])
+        rows = np.flatnonzero(number == connection)
+        received = np.searchsorted(sent_us[first:end], at_us[rows] - 2 * deliveries.delays.network_us, side="right")
+        highest = np.append(0, np.maximum.accumulate(latest[first:end]))
+        marks[rows] = highest[received] > at_us[rows]
+    return marks
 
 
 def asked_for_all(
@@ -398,11 +418,9 @@ def _highest_between(values: Ints, begin: Ints, end: Ints) -> Ints:
     return found
 
 
-def _answers(deliveries: Deliveries, until: Ints, acts: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+def _answers(deliveries: Deliveries, until: Ints, acts: tuple[Ints, Ints, Ints]) -> Ints:
     """The time at which each delivery was answered by its connection; NEVER = not while the connection lasted."""
-    us, number, kind, entry = acts
-    ends = np.isin(kind, (WHOLE, UP_TO, COVERED))
-    us, number, entry = us[ends], number[ends], entry[ends]
+    us, number, entry = acts
     order = np.lexsort((us, entry, number))
     _, ids = np.unique(np.concatenate([number, deliveries.consumer]), return_inverse=True)
     most = int(max(entry.max(initial=0), deliveries.entry.max(initial=0))) + 1
@@ -421,6 +439,37 @@ def _answers(deliveries: Deliveries, until: Ints, acts: tuple[Ints, Ints, Ints, 
         at[found] = end[found]
         at[open_[late]] += 1
     return answer
+
+
+def last_parts(acks: Acks, by: Ints | None) -> npt.NDArray[np.bool_]:
+    """Mark the acks of single messages of a batch behind which none of the entry is left.
+
+    ``by``: the connection of each ack, if each has to acknowledge all of them itself; ``None`` = all connections together.
+    """
+    marks = np.zeros(len(acks.entry), bool)
+    left: dict[tuple[int, int], tuple[int, ...]] = {}
+    for row in sorted(acks.words, key=lambda row: int(acks.at_us[row])):
+        if acks.kind[row] != PART:
+            continue
+        key = (int(acks.entry[row]), 0 if by is None else int(by[row]))
+        words = acks.words[row]
+        before = left.get(key, words)
+        left[key] = tuple(word & other for word, other in zip(words, before, strict=False))
+        marks[row] = not any(left[key])
+    return marks
+
+
+def _found_in(wanted: tuple[Ints, Ints, Ints], columns: tuple[Ints, Ints, Ints]) -> Ints:
+    """The row of ``columns`` that equals each row of ``wanted``, -1 = none does."""
+    count = len(columns[0])
+    ids = np.zeros(count + len(wanted[0]), np.int64)
+    for column, other in zip(columns, wanted, strict=True):
+        _, numbers = np.unique(np.concatenate([column, other]), return_inverse=True)
+        _, ids = np.unique(ids * (int(numbers.max(initial=0)) + 1) + numbers, return_inverse=True)
+    row = np.full(int(ids.max(initial=0)) + 1, -1, np.int64)
+    row[ids[:count]] = np.arange(count)
+    found: Ints = row[ids[count:]]
+    return found
 
 
 def _first_sent(deliveries: Deliveries | None, number: Ints, entry: Ints) -> Ints:
