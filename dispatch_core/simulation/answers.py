@@ -217,6 +217,15 @@ def answers_like(world: World, slot: int, number: int) -> int:
     return max(answered, soon)
 
 
+@compiled
+def takes_at_once(world: World, slot: int) -> None:
+    """Let a client whose recorded grants and acks are over take messages as they come, as far ahead as it did."""
+    if world.flow_next[slot] == world.flow_end[slot] and world.turn_next[slot] == world.turn_end[slot]:
+        permits = permits_due(world, slot, 0)
+        if permits > 0:
+            push(world, world.w[NOW] + 2 * world.w[NETWORK_US], event(FLOW, slot, permits))
+
+
 # --- turns ---------------------------------------------------------------------------------------------------------
 
 

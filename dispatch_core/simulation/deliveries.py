@@ -12,7 +12,7 @@ from dispatch_core.broker import read_loop
 from dispatch_core.broker.state import I64, State
 from dispatch_core.simulation import kinds
 from dispatch_core.simulation import world as w_
-from dispatch_core.simulation.answers import acts_on, answers_after, flows_due
+from dispatch_core.simulation.answers import acts_on, answers_after, flows_due, takes_at_once
 from dispatch_core.simulation.world import Lines, World, event, item, line, push
 
 
@@ -73,6 +73,7 @@ def deliver(st: State, world: World, slot: int, entry: int) -> None:
     if w[w_.RECORDED] == 1:
         world.received[slot] += st.num_messages[entry] - st.acked_indexes[entry]
         flows_due(world, slot)
+        takes_at_once(world, slot)
         acts_on(world, slot, number)
         return
     after = w[w_.NETWORK_US] + answers_after(world, slot, number, st.redelivery_count[entry])

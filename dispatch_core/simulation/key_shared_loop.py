@@ -44,7 +44,7 @@ def run(st: State, world: World, out: Lines, until: int) -> int:
     while True:
         if out.n[0] + w[w_.ROOM] > len(out.kind) or out.n[1] + w[w_.ROOM] > len(out.item):
             return w_.LINES_FULL
-        if w[w_.HEAP] + len(world.entries) + 8 > len(world.heap_at):
+        if w[w_.HEAP] + 2 * len(world.entries) + 8 > len(world.heap_at):
             return w_.HEAP_FULL
         if w[w_.HEAP] == 0 or world.heap_at[0] >= until:
             if until == w_.NEVER:

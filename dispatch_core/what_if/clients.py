@@ -218,7 +218,7 @@ class RecordedClients:
         """Rows of entries that connections never answered, and deliveries with answers by name and connection.
 
         The latter: first rows, times of deliveries and answers, and the deliveries by number. Then the time of each
-        delivery's answer.
+        delivery's answer, 0 = another answered it.
         """
         nothing = np.zeros(0, np.int64)
         if deliveries is None:
@@ -232,7 +232,8 @@ class RecordedClients:
             [until, deliveries.consumer, np.full(len(until), KEEPS, np.int64), deliveries.entry], axis=1
         )[answer == NEVER]
         # an unanswered entry that another connection acknowledged meanwhile shows nothing about this one
-        telling = np.flatnonzero((answer != NEVER) | (acked[deliveries.entry] > until))
+        tells = (answer != NEVER) | (acked[deliveries.entry] > until)
+        answer, telling = np.where(tells, answer, 0), np.flatnonzero(tells)
         consumers = deliveries.consumer[telling]
         like = np.array([self._like[number] for number in consumers.tolist()], np.int64)
         like, telling = np.concatenate([self._names_of(consumers), like]), np.tile(telling, 2)
