@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dispatch_core.arrays.jit import compiled_in_place as compiled
-from dispatch_core.broker.state import MARK_DELETE, State
+from dispatch_core.broker.state import State
 from dispatch_core.simulation.world import (
     ACT,
     ANSWER,
     BASE,
     FLOW,
     KEEPS,
-    LAST_SENT,
     NETWORK_US,
     NEVER,
     NOW,
@@ -134,7 +133,7 @@ def acts_on(world: World, slot: int, number: int) -> None:
     """
     world.sent_us[number] = world.w[NOW]
     world.turned_to[number] = 0
-    world.held_from[slot] = min(world.held_from[slot], number)
+    chain(world, slot, number)
     shown = acts_of(world, slot, number, True)
     if shown == NOTHING:
         shown = acts_of(world, slot, number, False)
@@ -210,7 +209,7 @@ def answers_like(world: World, slot: int, number: int) -> int:
     answered = world.like_answer_us[low]
     if answered == NEVER:
         return NEVER
-    if world.like_busy[low] == 1 and world.turn_next[slot] < world.turn_end[slot]:
+    if answered >= now and world.like_busy[low] == 1 and world.turn_next[slot] < world.turn_end[slot]:
         return NEVER  # in a turn, see ``turn``
     if answered < now:
         answered = now + answered - world.like_us[low]
@@ -271,22 +270,47 @@ def was_turned_to(st: State, world: World, slot: int, number: int) -> bool:
 
 @compiled
 def in_turn(st: State, world: World, slot: int, before_us: int) -> bool:
-    """Let a client acknowledge the first entry that it has and was sent before a time; returns whether there is one."""
+    """Let a client acknowledge the entry that was sent to it first, if before a time; returns whether there is one."""
     w = world.w
-    base = w[BASE]
-    number = max(world.held_from[slot], base + st.s[MARK_DELETE] + 1)
-    first = True
-    while number <= w[LAST_SENT]:
-        if st.holder[number - base] == slot and world.turned_to[number] == 0:
-            if first:
-                world.held_from[slot] = number
-            first = False
+    number = world.first_sent[slot]
+    while number >= 0:
+        if world.turned_to[number] == 0 and st.holder[max(number - w[BASE], 0)] == slot and number >= w[BASE]:
             at_us = world.sent_us[number]
-            if at_us < before_us and at_us + 2 * w[NETWORK_US] <= w[NOW]:
-                world.turned_to[number] = slot + 1
-                push(world, w[NOW], event(ANSWER, slot, number))
-                return True
-        number += 1
-    if first:
-        world.held_from[slot] = NEVER
+            if at_us >= before_us or at_us + 2 * w[NETWORK_US] > w[NOW]:
+                return False
+            unchain(world, number)
+            world.turned_to[number] = slot + 1
+            push(world, w[NOW], event(ANSWER, slot, number))
+            return True
+        unchain(world, number)
+        number = world.first_sent[slot]
     return False
+
+
+@compiled
+def chain(world: World, slot: int, number: int) -> None:
+    """Put an entry behind those that were sent to a connection before."""
+    if world.sent_slot[number] >= 0:
+        unchain(world, number)
+    last = world.last_sent[slot]
+    world.sent_slot[number], world.sent_before[number], world.sent_next[number] = slot, last, -1
+    if last >= 0:
+        world.sent_next[last] = number
+    else:
+        world.first_sent[slot] = number
+    world.last_sent[slot] = number
+
+
+@compiled
+def unchain(world: World, number: int) -> None:
+    """Take an entry out of the chain of its connection."""
+    slot, before, behind = world.sent_slot[number], world.sent_before[number], world.sent_next[number]
+    if before >= 0:
+        world.sent_next[before] = behind
+    else:
+        world.first_sent[slot] = behind
+    if behind >= 0:
+        world.sent_before[behind] = before
+    else:
+        world.last_sent[slot] = before
+    world.sent_slot[number] = -1

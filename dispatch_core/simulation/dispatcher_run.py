@@ -285,7 +285,8 @@ class DispatcherRun(ABC):
             flow_end=np.zeros(n, np.int64),
             turn_next=np.zeros(n, np.int64),
             turn_end=np.zeros(n, np.int64),
-            held_from=np.zeros(n, np.int64),
+            first_sent=np.full(n, -1, np.int64),
+            last_sent=np.full(n, -1, np.int64),
             latency_us=given.clients.latency_us,
             refuses=given.clients.refuses,
             uneven=given.uneven.of_reads,
@@ -300,6 +301,9 @@ class DispatcherRun(ABC):
             act_due=np.zeros(len(acts.us), np.uint8),
             acked_us=acts.acked_us,
             sent_us=np.zeros(len(acts.acked_us), np.int64),
+            sent_next=np.full(len(acts.acked_us), -1, np.int64),
+            sent_before=np.full(len(acts.acked_us), -1, np.int64),
+            sent_slot=np.full(len(acts.acked_us), -1, np.int64),
             turned_to=np.zeros(len(acts.acked_us), np.int64),
             turn_act=acts.turn_act,
             turn_until_us=acts.turn_until_us,
@@ -458,7 +462,7 @@ class DispatcherRun(ABC):
         world.like[slot] = connecting.like
         world.flow_next[slot], world.flow_end[slot] = connecting.flows
         world.turn_next[slot], world.turn_end[slot] = connecting.turns
-        world.ahead[slot], world.held_from[slot] = connecting.ahead, w_.NEVER
+        world.ahead[slot] = connecting.ahead
         if connecting.flow_us is not None:
             world.granted[slot] = connecting.queue
             w_.push(world, connecting.flow_us, w_.event(w_.FLOW, slot, connecting.queue))

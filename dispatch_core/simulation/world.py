@@ -140,7 +140,8 @@ class World(NamedTuple):
     flow_end: I64  # … and the row after its last
     turn_next: I64  # … its next row of turn_act
     turn_end: I64  # … and the row after its last
-    held_from: I64  # … a number that no entry which it holds is below
+    first_sent: I64  # … the entry number that was sent to it first, of those it may have to answer; -1 = none
+    last_sent: I64  # … and last
     # answers of synthetic clients
     latency_us: I64  # a power of two of samples
     refuses: I8  # as many: 1 = requests a redelivery of the entry
@@ -158,6 +159,9 @@ class World(NamedTuple):
     act_due: I8  # 1 = the entry was delivered in time for this act, which is scheduled
     acked_us: I64  # per entry number: when it was first acknowledged; NEVER = not at all
     sent_us: I64  # per entry number: when it was delivered last
+    sent_next: I64  # per entry number: the one that was sent next to the same connection; -1 = none
+    sent_before: I64  # … and the one before; -1 = none
+    sent_slot: I64  # … and the slot of that connection, -1 = in no such chain
     turned_to: I64  # per entry number: slot of the consumer that acknowledges it in a turn, plus 1; OTHERWISE = it does not
     turn_act: I64  # rows of acts of kind WHOLE; those of a connection are together, by time
     turn_until_us: I64  # … what was sent before this time can be acknowledged instead

@@ -40,6 +40,8 @@ from tests.conformance.what_if_calibration import Judged, Trial, cross_validated
 ROOT: Final = Path(__file__).resolve().parents[2]
 RECORDINGS: Final = ROOT.parent / "shared" / "recordings"
 PAGE: Final = ROOT / "bench" / "results" / "what-if-accuracy.md"
+#: Written by ``what_if_repeats``.
+REPEATS: Final = ROOT / "bench" / "results" / "what-if-repeats.md"
 #: The columns of every table: releases and variants that the scripts were recorded under.
 RULES: Final = (
     *(
@@ -69,7 +71,7 @@ class Recorded:
     @property
     def violates(self) -> bool:
         """True if it has order violations, or a hand-over that has what looks like one."""
-        return _goes_apart(self.measures)
+        return violates(self.measures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Pair:
     @property
     def violating_seeds(self) -> int:
         """Seeds that have order violations, or such hand-overs."""
-        return sum(_goes_apart(outcome.measures) for outcome in self.outcomes)
+        return sum(violates(outcome.measures) for outcome in self.outcomes)
 
     @property
     def predicted(self) -> bool | None:
@@ -114,7 +116,7 @@ class Pair:
         return self.source.rules.partition("/")[0] == self.target.rules.partition("/")[0]
 
 
-def _goes_apart(measured: Measures) -> bool:
+def violates(measured: Measures) -> bool:
     """Check whether a key was at two consumers or went backwards, whether that is documented (Failover) or a violation."""
     return measured.order_violations + measured.handed_over > 0
 
@@ -533,8 +535,13 @@ def _both_waits(pairs: Sequence[Pair], name: str) -> list[tuple[float, float]]:
 
 
 def _share_near(both: Sequence[tuple[float, float]], share: float, least: float) -> float:
-    near = [abs(predicted - known) <= max(share * known, least) for predicted, known in both]
-    return sum(near) / len(near) if near else 0.0
+    some = [near(predicted, known, share, least) for predicted, known in both]
+    return sum(some) / len(some) if some else 0.0
+
+
+def near(predicted: float, known: float, share: float = 0.25, least: float = 20.0) -> bool:
+    """True if a predicted wait differs from the known one by no more than this share, or so many milliseconds."""
+    return abs(predicted - known) <= max(share * known, least)
 
 
 def _recorded_twice(pairs: Sequence[Pair], name: str) -> list[tuple[float, float]]:
