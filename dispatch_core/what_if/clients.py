@@ -356,7 +356,7 @@ def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
 
 
 def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) -> npt.NDArray[np.bool_]:
-    """Mark the times at which connections had received something, and answered it later."""
+    """Mark the times at which connections had received nothing yet, or something that they answered later."""
     order = np.lexsort((deliveries.at_us, deliveries.consumer))
     consumer, sent_us, latest = deliveries.consumer[order], deliveries.at_us[order], answer[order]
     marks = np.zeros(len(number), bool)
@@ -365,7 +365,7 @@ def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) ->
         rows = np.flatnonzero(number == connection)
         received = np.searchsorted(sent_us[first:end], at_us[rows] - 2 * deliveries.delays.network_us, side="right")
         highest = np.append(0, np.maximum.accumulate(latest[first:end]))
-        marks[rows] = highest[received] > at_us[rows]
+        marks[rows] = (received == 0) | (highest[received] > at_us[rows])
     return marks
 
 

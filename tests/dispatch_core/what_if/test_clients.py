@@ -74,7 +74,8 @@ def acked(log: DispatcherLog, consumer: int) -> list[tuple[int, int]]:
 def two_steps(folder: Path, first: int, second: int) -> DispatcherLog:
     """Make a Failover log whose active consumer acknowledges some entries at 100 ms and some more at 200 ms, of 40."""
     entries = range(40)
-    lines = [at(added(1), 0), at(flow(1, 100), 0), at(added(2), 1), at(flow(2, 100), 1), at(sent(1, *entries), 10)]
+    lines = [at(added(1), 0), at(flow(1, 100), 0), at(added(2) | {"priority_level": 1}, 1), at(flow(2, 100), 1)]
+    lines += [at(sent(1, *entries), 10)]
     lines += [at(ack(1, entry), 100) for entry in entries[:first]]
     lines += [at(ack(1, entry), 200) for entry in entries[first : first + second]]
     return log_of(folder, [*lines, at(removed(2), 400), at(removed(1), 400)], "Failover")
