@@ -86,8 +86,8 @@ def requests_redelivery(world: World, slot: int, number: int, deliveries: int) -
 def permits_due(world: World, slot: int, messages: int) -> int:
     """Return the permits that a client grants after taking messages from its queue: half a queue at a time, or 0.
 
-    A recorded client has taken what it has acknowledged. Once its recorded grants are used up, it takes messages as far ahead
-    of its acknowledgements as those grants show.
+    A recorded client has taken what it has acknowledged. Once its recorded grants are used up, it takes messages as far
+    ahead of its acknowledgements as those grants show.
 
     Source: ConsumerImpl.increaseAvailablePermits.
     """
@@ -242,8 +242,8 @@ def turn(st: State, world: World, slot: int, at: int) -> None:
     """Let a client use the time of a recorded ack, and schedule the next such turn.
 
     A client acknowledges as many entries as it did, when it did. If it was not sent the entry that it acknowledged then, it
-    acknowledges another. If it had acknowledged by then all that it was sent up to some time, it acknowledges all that it was
-    sent up to then.
+    acknowledges another. If it had acknowledged by then all that it was sent up to some time, it acknowledges all that it
+    was sent up to then.
     """
     if st.connected[slot] == 0:
         return

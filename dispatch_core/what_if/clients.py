@@ -8,7 +8,7 @@ another client got the entry in the log, the client does what it did with the en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -264,7 +264,10 @@ class RecordedClients:
             (number[rows], entry[rows], us[rows]), (deliveries.consumer, deliveries.entry, answer)
         )
         # of an ack without a delivery, is anything left?
-        until_us, ends_us = np.full(len(rows), NEVER), np.where(_left_at(deliveries, answer, number[rows], us[rows]), 0, NEVER)
+        until_us, ends_us = (
+            np.full(len(rows), NEVER),
+            np.where(_left_at(deliveries, answer, number[rows], us[rows]), 0, NEVER),
+        )
         until_us[answered >= 0] = after.until_us[answered[answered >= 0]]
         ends_us[answered >= 0] = after.ends_us[answered[answered >= 0]]
         return rows, LeftAfter(until_us, ends_us)
@@ -318,8 +321,8 @@ def taken_ahead(load: RecordedLoad) -> dict[int, int]:
 class LeftAfter:
     """What a connection had left to answer after each answer.
 
-    ``ends_us``: all that it was sent before this time was answered by then; 0 = of what came together with the entry something
-    was left. ``until_us``: the same if what was answered shortly afterwards counts, and ``NEVER`` instead of 0.
+    ``ends_us``: all that it was sent before this time was answered by then; 0 = of what came together with the entry
+    something was left. ``until_us``: the same if what was answered shortly afterwards counts, and ``NEVER`` instead of 0.
     """
 
     until_us: Ints
@@ -363,15 +366,15 @@ def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) ->
     for connection in np.unique(number).tolist():
         first, end = np.searchsorted(consumer, [connection, connection + 1])
         rows = np.flatnonzero(number == connection)
-        received = np.searchsorted(sent_us[first:end], at_us[rows] - 2 * deliveries.delays.network_us, side="right")
+        received = np.searchsorted(
+            sent_us[first:end], at_us[rows] - 2 * deliveries.delays.network_us, side="right"
+        )
         highest = np.append(0, np.maximum.accumulate(latest[first:end]))
         marks[rows] = (received == 0) | (highest[received] > at_us[rows])
     return marks
 
 
-def asked_for_all(
-    requests: Sequence[Request], deliveries: Deliveries | None, answer: Ints
-) -> frozenset[int]:
+def asked_for_all(requests: Sequence[Request], deliveries: Deliveries | None, answer: Ints) -> frozenset[int]:
     """Find the requests that name two entries or more, and all that their consumer has: they ask for everything.
 
     Source: Consumer.redeliverUnacknowledgedMessages, which passes everything to the dispatcher by name.
@@ -383,7 +386,9 @@ def asked_for_all(
     for consumer in several:
         rows = np.flatnonzero(deliveries.consumer == consumer)
         entries = deliveries.entry[rows].tolist()
-        steps = [(at_us, 0, entry) for at_us, entry in zip(deliveries.at_us[rows].tolist(), entries, strict=True)]
+        steps = [
+            (at_us, 0, entry) for at_us, entry in zip(deliveries.at_us[rows].tolist(), entries, strict=True)
+        ]
         steps += [(at_us, 1, entry) for at_us, entry in zip(answer[rows].tolist(), entries, strict=True)]
         steps += [
             (request.at_us, 2, at)

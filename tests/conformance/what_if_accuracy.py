@@ -405,6 +405,8 @@ def page(
     parts += [what_if_calibration.table(found), f"![said and come true]({PLOT.name})"]
     parts += ["## By script", _by_script(pairs)]
     parts += ["## Waits", _waits(designed)]
+    if REPEATS.is_file():
+        parts += [REPEATS.read_text(encoding="utf-8").replace("# ", "## ", 1).strip()]
     parts += ["## Misses", _misses(pairs)]
     parts += [] if advice is None else ["## Advice", advice]
     parts += ["## Every pair", _EVERY]
@@ -544,6 +546,17 @@ def near(predicted: float, known: float, share: float = 0.25, least: float = 20.
     return abs(predicted - known) <= max(share * known, least)
 
 
+def _own_load(pairs: Sequence[Pair], name: str) -> list[tuple[float, float]]:
+    """Simulated waits of each recording under its own rules, and recorded ones."""
+    return [
+        (getattr(pair.outcomes[0].measures.wait_ms, name) or 0.0, known)
+        for pair in pairs
+        if pair.source is pair.target
+        and pair.outcomes
+        and (known := getattr(pair.target.measures.wait_ms, name)) is not None
+    ]
+
+
 def _recorded_twice(pairs: Sequence[Pair], name: str) -> list[tuple[float, float]]:
     """The waits of recordings of one script, of one variant, in 4.2.4 and in 4.0.0: how far reality repeats itself."""
     known = {(pair.target.script, pair.target.rules): pair.target.measures.wait_ms for pair in pairs}
@@ -565,6 +578,7 @@ def _waits(pairs: Sequence[Pair]) -> str:
     for title, waits in (
         ("", _both_waits),
         ("with the target's storage: ", _waits_stored_there),
+        ("the control, with the target's own load: ", _own_load),
         ("4.0.0 against 4.2.4, both recorded: ", _recorded_twice),
     ):
         for name in ("p50", "p99", "max"):
@@ -579,8 +593,10 @@ def _waits(pairs: Sequence[Pair]) -> str:
     rows.append(
         "\nHow long a storage takes is no effect of rules: it depends on how long the broker has been running. A prediction "
         "has the source's storage; in the rows *with the target's storage* each entry is stored after as long as in the "
-        "target. The last three rows compare two recordings of one script under the same variant, in two releases: a "
-        "prediction cannot be nearer than brokers are to each other. The scripts' own timelines differ by up to 300 ms "
+        "target. In the control clients and producers are those of the target itself, so what it has right the rules have "
+        "right, and the other rows lack what the source's log does not show of other clients. The last three rows compare two "
+        "recordings of one script under the same variant, in two releases: a prediction cannot be nearer than brokers are to "
+        "each other. The scripts' own timelines differ by up to 300 ms "
         "between recordings: their driver waits for what it was sent."
     )
     return "\n".join(rows)

@@ -15,7 +15,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.conformance.what_if_accuracy import RECORDINGS, REPEATS, Recorded, near, recorded, scripts, violates
+from tests.conformance.what_if_accuracy import (
+    RECORDINGS,
+    REPEATS,
+    Recorded,
+    near,
+    recorded,
+    scripts,
+    violates,
+)
 
 _VARIANTS: Final = ("ch", "range", "classic-ch", "classic-range")
 
@@ -38,7 +46,9 @@ def again(folders: Sequence[Path]) -> dict[tuple[str, str], list[Recorded]]:
     return {key: some for key, some in found.items() if len(some) > 1}
 
 
-def pairs_of(found: dict[tuple[str, str], list[Recorded]], script: str) -> Iterator[tuple[Recorded, Recorded]]:
+def pairs_of(
+    found: dict[tuple[str, str], list[Recorded]], script: str
+) -> Iterator[tuple[Recorded, Recorded]]:
     """Each recording of a script as the prediction of each other one of the same rules."""
     for (name, _), several in found.items():
         if name == script:
@@ -52,7 +62,10 @@ def row(name: str, pairs: Sequence[tuple[Recorded, Recorded]]) -> str:
     true = sum(violates(pair[0].measures) for pair in violating)
     waits = []
     for figure in ("p50", "p99"):
-        both = [(getattr(one.measures.wait_ms, figure) or 0.0, getattr(two.measures.wait_ms, figure) or 0.0) for one, two in pairs]
+        both = [
+            (getattr(one.measures.wait_ms, figure) or 0.0, getattr(two.measures.wait_ms, figure) or 0.0)
+            for one, two in pairs
+        ]
         waits.append(f"{sum(near(*values) for values in both) / len(both):.1%}")
     recall, precision = (f"{true / len(some):.1%}" if some else "-" for some in (violating, alarms))
     return f"| {name} | {len(pairs)} | {waits[0]} | {waits[1]} | {len(violating)} | {recall} | {precision} |"
@@ -71,8 +84,13 @@ def table(found: dict[tuple[str, str], list[Recorded]]) -> str:
     names = dict.fromkeys(script for script, _ in found)
     by_script = [(f"`{script}`", list(pairs_of(found, script))) for script in names]
     everything = [pair for _, pairs in by_script for pair in pairs]
-    head = "| | pairs | wait p50 near | wait p99 near | violating | found | true alarms |\n|---|---:|---:|---:|---:|---:|---:|"
-    lines = [head, row("**all**", everything), *(row(name, pairs) for name, pairs in by_script)]
+    head = "| | pairs | wait p50 near | wait p99 near | violating | found | true alarms |"
+    lines = [
+        head,
+        "|---|---:|---:|---:|---:|---:|---:|",
+        row("**all**", everything),
+        *(row(name, pairs) for name, pairs in by_script),
+    ]
     some = ["| script, rules | recordings with order violations |", "|---|---:|", *differing(found)]
     return "\n".join(lines) + "\n\n" + "\n".join(some)
 
@@ -80,26 +98,35 @@ def table(found: dict[tuple[str, str], list[Recorded]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page; returns 1 where there are no recordings."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="recordings made again, one of each script and variant")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, help="recordings made again, one of each script and variant"
+    )
     options = parser.parse_args(argv)
     if not RECORDINGS.is_dir():
         print(f"no recordings beside the repository ({RECORDINGS}); nothing was written", file=sys.stderr)
         return 1
     found = again(options.folders)
-    REPEATS.write_text(_TEXT.format(count=sum(map(len, found.values())), table=table(found)), encoding="utf-8")
-    print(row("all", [pair for script in dict.fromkeys(name for name, _ in found) for pair in pairs_of(found, script)]))
+    REPEATS.write_text(
+        _TEXT.format(count=sum(map(len, found.values())), table=table(found)), encoding="utf-8"
+    )
+    print(
+        row(
+            "all",
+            [pair for script in dict.fromkeys(name for name, _ in found) for pair in pairs_of(found, script)],
+        )
+    )
     return 0
 
 
 _TEXT: Final = """# How far brokers repeat themselves
 
-Written by `python -m tests.conformance.what_if_repeats FOLDER ...` from recordings of the `designed-*` scripts that were made
-again, on brokers of the same releases; do not edit. {count} recordings.
+Written by `python -m tests.conformance.what_if_repeats FOLDER ...` from recordings of the `designed-*` scripts that were
+made again, on brokers of the same releases; do not edit. {count} recordings.
 
-Each recording is taken as the prediction of each other one of the same script, release and variant: the same clients, load and
-rules. So nothing that knows one recording only can be right more often, except by luck. *Near* is within 25 % or 20 ms, *found*
-the share of the violating recordings of which the other one has order violations, too, *true alarms* the share of the other way
-round.
+Each recording is taken as the prediction of each other one of the same script, release and variant: the same clients,
+load and rules. So nothing that knows one recording only can be right more often, except by luck. *Near* is within 25 %
+or 20 ms, *found* the share of the violating recordings of which the other one has order violations, too, *true alarms*
+the share of the other way round.
 
 {table}
 """

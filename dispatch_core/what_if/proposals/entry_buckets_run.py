@@ -10,7 +10,6 @@ import numpy.typing as npt
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.selectors.selector import Selector
-from dispatch_core.simulation import key_shared_loop as loop
 from dispatch_core.simulation.churn import Change
 from dispatch_core.simulation.dispatcher_run import Connecting, Given
 from dispatch_core.simulation.key_shared_run import KeySharedRun

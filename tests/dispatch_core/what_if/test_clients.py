@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from dispatch_core.recording.log import DispatcherLog
+from dispatch_core.simulation.dispatcher_run import Delays
+from dispatch_core.simulation.world import NEVER
 from dispatch_core.what_if.clients import (
     Deliveries,
     RecordedClients,
@@ -23,8 +25,6 @@ from dispatch_core.what_if.connections import Join
 from dispatch_core.what_if.recorded import Request, load_of
 from dispatch_core.what_if.rules import named
 from dispatch_core.what_if.run import deliveries_of, simulate
-from dispatch_core.simulation.dispatcher_run import Delays
-from dispatch_core.simulation.world import NEVER
 from tests.dispatch_core.audit.small_logs import (
     T0_US,
     ack,
@@ -64,7 +64,9 @@ def deliveries(*rows: tuple[int, int, int]) -> Deliveries:
 
 def acked(log: DispatcherLog, consumer: int) -> list[tuple[int, int]]:
     """The acks of a consumer in a log: ms and entry."""
-    lines = log.events.filter(pc.and_(pc.equal(log.events["kind"], "ack"), pc.equal(log.events["consumer"], consumer)))
+    lines = log.events.filter(
+        pc.and_(pc.equal(log.events["kind"], "ack"), pc.equal(log.events["consumer"], consumer))
+    )
     found = []
     for line in lines.to_pylist():
         found += [((line["t_us"] - T0_US) // MS, position["entry_id"]) for position in line["positions"]]
@@ -74,14 +76,21 @@ def acked(log: DispatcherLog, consumer: int) -> list[tuple[int, int]]:
 def two_steps(folder: Path, first: int, second: int) -> DispatcherLog:
     """Make a Failover log whose active consumer acknowledges some entries at 100 ms and some more at 200 ms, of 40."""
     entries = range(40)
-    lines = [at(added(1), 0), at(flow(1, 100), 0), at(added(2) | {"priority_level": 1}, 1), at(flow(2, 100), 1)]
+    lines = [
+        at(added(1), 0),
+        at(flow(1, 100), 0),
+        at(added(2) | {"priority_level": 1}, 1),
+        at(flow(2, 100), 1),
+    ]
     lines += [at(sent(1, *entries), 10)]
     lines += [at(ack(1, entry), 100) for entry in entries[:first]]
     lines += [at(ack(1, entry), 200) for entry in entries[first : first + second]]
     return log_of(folder, [*lines, at(removed(2), 400), at(removed(1), 400)], "Failover")
 
 
-def test_a_client_that_acknowledged_some_of_what_it_had_acknowledges_as_many_of_other_entries(tmp_path: Path) -> None:
+def test_a_client_that_acknowledged_some_of_what_it_had_acknowledges_as_many_of_other_entries(
+    tmp_path: Path,
+) -> None:
     """10 of 40 entries at 100 ms, and 10 at 200 ms: with half of the keys as many, though they are other entries."""
     log = two_steps(tmp_path, 10, 10)
     load = load_of(log)
@@ -112,7 +121,9 @@ def test_what_is_left_after_an_answer() -> None:
     left = left_after(sent_at, answer)
     assert left.ends_us[:2].tolist() == [0, 0]  # of those that came together eight were left
     assert left.until_us[:2].tolist() == [NEVER, NEVER]
-    assert left.ends_us[2:10].tolist() == [30 * MS] * 8  # all that came together, and nothing of what came later
+    assert (
+        left.ends_us[2:10].tolist() == [30 * MS] * 8
+    )  # all that came together, and nothing of what came later
     everything = left_after(sent_at, np.full(12, 300 * MS))
     assert everything.ends_us.tolist() == [NEVER] * 12
 
@@ -126,7 +137,13 @@ def test_an_ack_in_the_midst_of_others_is_not_their_end() -> None:
 
 def test_connections_of_one_name_are_one_client_only_if_they_follow_each_other(tmp_path: Path) -> None:
     same = {"name": "worker"}
-    lines = [at(added(1) | same, 0), at(added(2) | same, 1), at(removed(1), 50), at(added(3) | same, 60), at(flow(2, 1), 70)]
+    lines = [
+        at(added(1) | same, 0),
+        at(added(2) | same, 1),
+        at(removed(1), 50),
+        at(added(3) | same, 60),
+        at(flow(2, 1), 70),
+    ]
     load = load_of(log_of(tmp_path, lines))
     who = clients_of(load)
     assert who[1] == who[3] != who[2]
@@ -149,7 +166,11 @@ def test_a_client_takes_ahead_after_its_last_recorded_grant(tmp_path: Path) -> N
     lines += [at(sent(1, *entries[4:8]), 12), at(ack(1, 0), 300)]
     load = load_of(log_of(tmp_path, [*lines, at(removed(1), 400)], "Failover"))
     assert taken_ahead(load) == {1: 4}
-    log = simulate(load, named("ch").profile_for(log_of(tmp_path / "x", lines, "Failover")), deliveries=deliveries_of(load))
+    log = simulate(
+        load,
+        named("ch").profile_for(log_of(tmp_path / "x", lines, "Failover")),
+        deliveries=deliveries_of(load),
+    )
     lines_sent = log.events.filter(pc.equal(log.events["kind"], "sent")).to_pylist()
     assert sum(len(line["positions"]) for line in lines_sent) >= 8
 
@@ -169,7 +190,9 @@ def test_the_last_message_of_a_batch_is_the_answer(tmp_path: Path) -> None:
     """Three messages in an entry, acknowledged one by one by two consumers; together they are done, each alone is not."""
     parts = [(1, [6]), (2, [5]), (1, [3])]
     lines = [at(added(1), 0), at(flow(1, 9), 0), at(added(2), 0), at(flow(2, 9), 0), at(sent(1, 0), 1)]
-    lines += [at(ack(number, 0) | {"ack_sets": [words]}, 10 + step) for step, (number, words) in enumerate(parts)]
+    lines += [
+        at(ack(number, 0) | {"ack_sets": [words]}, 10 + step) for step, (number, words) in enumerate(parts)
+    ]
     acks = load_of(log_of(tmp_path, lines, keys=1, messages=3)).acks
     assert last_parts(acks, None).tolist() == [False, False, True]
     assert last_parts(acks, acks.consumer).tolist() == [False, False, False]
