@@ -129,7 +129,8 @@ def acts_on(world: World, slot: int, number: int) -> None:
     """Schedule the acts of a recorded client on an entry that is delivered now, each at its time.
 
     These are the acts that the log shows of this client and this entry from now on, up to the first that ends it. Where it
-    shows none, the client acts as on the entry that was delivered to it nearest to now.
+    shows none, the client acts as on the entry that was delivered to it nearest to now, or in a turn (``turn``) if it was
+    at work on that one.
     """
     world.sent_us[number] = world.w[NOW]
     world.turned_to[number] = 0

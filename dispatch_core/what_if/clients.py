@@ -1,9 +1,10 @@
 """The clients of a log as a simulation needs them: their connections, and their acts on each delivered entry.
 
 A client does with an entry what the log shows, at the recorded time: it acknowledges it, in whole or in part, or requests
-redelivery. Permits arrive at the recorded times, but not before the client has received the messages that they follow. If
-another client got the entry in the log, the client does what it did with the entry that it was sent nearest to that time
-(``Deliveries``, found by simulating the recorded rules first).
+redelivery. It acknowledges as much as it did: at the time of an ack of an entry that it was not sent it takes another
+(``simulation.answers.turn``). Where the log shows it idle, it does with an entry of another client what it did with the
+entry that it was sent nearest to that time (``Deliveries``, found by simulating the recorded rules first). Permits arrive at
+the recorded times, but not before the client has received the messages that they follow.
 """
 
 from __future__ import annotations

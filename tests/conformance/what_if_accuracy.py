@@ -594,10 +594,10 @@ def _waits(pairs: Sequence[Pair]) -> str:
         "\nHow long a storage takes is no effect of rules: it depends on how long the broker has been running. A prediction "
         "has the source's storage; in the rows *with the target's storage* each entry is stored after as long as in the "
         "target. In the control clients and producers are those of the target itself, so what it has right the rules have "
-        "right, and the other rows lack what the source's log does not show of other clients. The last three rows compare two "
-        "recordings of one script under the same variant, in two releases: a prediction cannot be nearer than brokers are to "
-        "each other. The scripts' own timelines differ by up to 300 ms "
-        "between recordings: their driver waits for what it was sent."
+        "right, and the other rows lack what the source's log does not show of other clients. The last three rows compare "
+        "two recordings of one script under the same variant, in two releases: a prediction cannot be nearer than brokers "
+        "are to each other. The scripts' own timelines differ by up to 300 ms between recordings: their driver waits for "
+        "what it was sent."
     )
     return "\n".join(rows)
 
