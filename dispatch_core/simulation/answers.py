@@ -86,15 +86,15 @@ def requests_redelivery(world: World, slot: int, number: int, deliveries: int) -
 def permits_due(world: World, slot: int, messages: int) -> int:
     """Return the permits that a client grants after taking messages from its queue: half a queue at a time, or 0.
 
-    A recorded client has taken what it has acknowledged. Once its recorded grants are used up, it takes messages as far
-    ahead of its acknowledgements as those grants show.
+    A recorded client has taken what it has acknowledged. Once it is sent more than under the recorded rules, and its
+    recorded grants are used up, it takes messages as far ahead of its acknowledgements as those grants show.
 
     Source: ConsumerImpl.increaseAvailablePermits.
     """
     world.taken[slot] += messages
     taken = world.taken[slot]
     if world.w[RECORDED] == 1:
-        if world.flow_next[slot] == world.flow_end[slot]:
+        if world.flow_next[slot] == world.flow_end[slot] and world.received[slot] > world.foreseen[slot]:
             taken += world.ahead[slot]
         taken = min(taken, world.received[slot])
     permits = taken + world.queue[slot] - world.granted[slot]
@@ -166,6 +166,8 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
             continue
         if kind == KEEPS:
             return KEPT
+        if connection and world.act_due[row] == 1 and acts_again(world, row, number):
+            continue  # the answer to an earlier delivery
         shown = ANSWERS
         if kind < REFUSES:
             if connection:
@@ -176,6 +178,15 @@ def acts_of(world: World, slot: int, number: int, connection: bool) -> int:
         if kind != PART:
             break
     return shown
+
+
+@compiled
+def acts_again(world: World, row: int, number: int) -> bool:
+    """True if the log shows another acknowledgement of a whole entry by the same connection behind this row."""
+    for later in range(row + 1, world.act_start[number + 1]):
+        if world.act_number[later] == world.act_number[row] and world.act_kind[later] == WHOLE:
+            return True
+    return False
 
 
 @compiled

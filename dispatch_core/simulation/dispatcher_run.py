@@ -169,6 +169,7 @@ class Connecting:
     flows: tuple[int, int] = (0, 0)
     turns: tuple[int, int] = (0, 0)
     ahead: int = 0
+    foreseen: int = w_.NEVER
     requests: Sequence[tuple[int, int]] = ()
 
 
@@ -275,6 +276,7 @@ class DispatcherRun(ABC):
             queue=np.zeros(n, np.int64),
             taken=np.zeros(n, np.int64),
             ahead=np.zeros(n, np.int64),
+            foreseen=np.zeros(n, np.int64),
             received=np.zeros(n, np.int64),
             granted=np.zeros(n, np.int64),
             slowness=np.ones(n, np.int64),
@@ -462,7 +464,7 @@ class DispatcherRun(ABC):
         world.like[slot] = connecting.like
         world.flow_next[slot], world.flow_end[slot] = connecting.flows
         world.turn_next[slot], world.turn_end[slot] = connecting.turns
-        world.ahead[slot] = connecting.ahead
+        world.ahead[slot], world.foreseen[slot] = connecting.ahead, connecting.foreseen
         if connecting.flow_us is not None:
             world.granted[slot] = connecting.queue
             w_.push(world, connecting.flow_us, w_.event(w_.FLOW, slot, connecting.queue))

@@ -130,6 +130,7 @@ class World(NamedTuple):
     queue: I64  # receiver queue size
     taken: I64  # messages that the client has taken from its queue
     ahead: I64  # recorded clients: messages taken before they are acknowledged, see answers.permits_due
+    foreseen: I64  # … messages that were sent to it under the recorded rules
     received: I64  # messages sent to it
     granted: I64  # permits it has granted, those under way too
     slowness: I64  # factor of its latency

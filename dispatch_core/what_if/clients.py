@@ -97,6 +97,7 @@ class RecordedClients:
         self._requests: dict[int, list[tuple[int, int]]] = {}
         self._turns: dict[int, tuple[int, int]] = {}
         self._ahead = taken_ahead(load)
+        self._foreseen = {} if deliveries is None else _messages_sent(load, deliveries)
         self.acts = self._acts(load, connections, names, deliveries)
 
     def connecting(self, change: Change, now_us: int) -> Connecting:
@@ -114,6 +115,7 @@ class RecordedClients:
             flows=(first, end),
             turns=self._turns.get(join.number, (0, 0)),
             ahead=self._ahead.get(join.number, 0),
+            foreseen=self._foreseen.get(join.number, 0) if self._foreseen else NEVER,
             requests=self._requests.get(join.number, ()),
         )
 
@@ -191,7 +193,7 @@ class RecordedClients:
             like_start=like[0],
             like_us=like[1],
             like_answer_us=like[2],
-            like_busy=(after.ends_us == 0).astype(np.uint8)[like[3]],
+            like_busy=after.busy.astype(np.uint8)[like[3]],
             turn_act=turns[0],
             turn_until_us=turns[1].until_us,
             turn_ends_us=turns[1].ends_us,
@@ -271,7 +273,7 @@ class RecordedClients:
         )
         until_us[answered >= 0] = after.until_us[answered[answered >= 0]]
         ends_us[answered >= 0] = after.ends_us[answered[answered >= 0]]
-        return rows, LeftAfter(until_us, ends_us)
+        return rows, LeftAfter(until_us, ends_us, np.zeros(len(rows), bool))
 
 
 def clients_of(load: RecordedLoad, others: Iterable[Join] = ()) -> dict[int, int]:
@@ -307,27 +309,29 @@ def taken_ahead(load: RecordedLoad) -> dict[int, int]:
     at_us, consumer, permits = load.flows
     found = {}
     for number in np.unique(consumer).tolist():
-        mine = np.flatnonzero(consumer == number)
-        mine = mine[np.argsort(at_us[mine], kind="stable")][1:]
+        grants = np.flatnonzero(consumer == number)
+        grants = grants[np.argsort(at_us[grants], kind="stable")][1:]
         acked = np.flatnonzero(load.acks.consumer == number)
         acked = acked[np.argsort(load.acks.at_us[acked], kind="stable")]
         messages = np.append(0, np.cumsum(load.num_messages[load.acks.entry[acked]]))
-        before = np.searchsorted(load.acks.at_us[acked], at_us[mine])
-        ahead = np.cumsum(permits[mine]) - messages[before]
+        before = np.searchsorted(load.acks.at_us[acked], at_us[grants])
+        ahead = np.cumsum(permits[grants]) - messages[before]
         found[number] = max(int(ahead.max(initial=0)), 0)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class LeftAfter:
-    """What a connection had left to answer after each answer.
+    """The entries that a connection had left to answer after each answer.
 
-    ``ends_us``: all that it was sent before this time was answered by then; 0 = of what came together with the entry
+    ``ends_us``: all that it was sent before this time was answered by then, and it answered no more for a while; 0 =
     something was left. ``until_us``: the same if what was answered shortly afterwards counts, and ``NEVER`` instead of 0.
+    ``busy``: of what came together with the entry or later something was left.
     """
 
     until_us: Ints
     ends_us: Ints
+    busy: npt.NDArray[np.bool_]
 
 
 def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
@@ -337,26 +341,34 @@ def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
     and nothing of what came later, had not taken the latter from its queue.
     """
     until_us, ends_us = np.zeros(len(answer), np.int64), np.zeros(len(answer), np.int64)
+    busy = np.zeros(len(answer), bool)
     if deliveries is None:
-        return LeftAfter(until_us, ends_us)
+        return LeftAfter(until_us, ends_us, busy)
     order = np.lexsort((deliveries.entry, deliveries.at_us, deliveries.consumer))
     consumer, at_us, until = deliveries.consumer[order], deliveries.at_us[order], answer[order]
     for number in np.unique(consumer).tolist():
         first, end = np.searchsorted(consumer, [number, number + 1])
-        sent, done = at_us[first:end], until[first:end]
-        next_one = np.arange(1, len(done) + 1)
+        sent, done, rows = at_us[first:end], until[first:end], order[first:end]
         received_us = done - 2 * deliveries.delays.network_us
         together = np.searchsorted(sent, np.minimum(received_us, sent + TOGETHER_US), side="right")
         received = np.searchsorted(sent, received_us, side="right")
-        of_these, of_all = (_highest_between(done, next_one, last) for last in (together, received))
-        later = np.where(done > 0, NEVER - done, 0)  # the lowest answer is the highest of these
-        soonest = NEVER - _highest_between(later, next_one, received)
-        goes_on = (soonest > done) & (soonest <= done + TOGETHER_US)
-        rows = order[first:end]
-        for column, late_us, busy in ((until_us, TOGETHER_US, NEVER), (ends_us, 0, 0)):
-            some = np.where(of_all > done + late_us, sent + TOGETHER_US, NEVER)
-            column[rows] = np.where((of_these > done + late_us) | goes_on, busy, some)
-    return LeftAfter(until_us, ends_us)
+        latest = np.append(0, np.maximum.accumulate(done))  # answer of the entries sent first
+        times = np.append(np.sort(done), NEVER)
+        following = times[np.searchsorted(times, done, side="right").clip(max=len(done))]
+        goes_on = following <= done + TOGETHER_US
+        busy[rows] = _highest_between(done, np.arange(1, len(done) + 1), together) > done
+        for column, late_us, left in ((until_us, TOGETHER_US, NEVER), (ends_us, 0, 0)):
+            some = np.where(latest[received] > done + late_us, sent + TOGETHER_US, NEVER)
+            column[rows] = np.where((latest[together] > done + late_us) | goes_on, left, some)
+    return LeftAfter(until_us, ends_us, busy)
+
+
+def _messages_sent(load: RecordedLoad, deliveries: Deliveries) -> dict[int, int]:
+    """How many messages were sent to each connection."""
+    numbers, place = np.unique(deliveries.consumer, return_inverse=True)
+    counts = np.zeros(len(numbers), np.int64)
+    np.add.at(counts, place, load.num_messages[deliveries.entry])
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
 def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) -> npt.NDArray[np.bool_]:

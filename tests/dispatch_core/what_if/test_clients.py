@@ -117,10 +117,11 @@ def test_a_client_that_had_nothing_left_acknowledges_all_that_it_has(tmp_path: P
 def test_what_is_left_after_an_answer() -> None:
     """10 entries at 10 ms and two at 200 ms: 0 and 1 are answered at 100 ms, the rest of the ten at 300 ms."""
     sent_at = deliveries(*((10, 1, entry) for entry in range(10)), (200, 1, 10), (200, 1, 11))
-    answer = np.array([100, 100, *[300] * 8, NEVER // MS, NEVER // MS], np.int64) * MS
+    answer = np.array([100 * MS] * 2 + [300 * MS] * 8 + [NEVER] * 2, np.int64)
     left = left_after(sent_at, answer)
     assert left.ends_us[:2].tolist() == [0, 0]  # of those that came together eight were left
     assert left.until_us[:2].tolist() == [NEVER, NEVER]
+    assert left.busy[:10].tolist() == [True] * 2 + [False] * 8
     assert (
         left.ends_us[2:10].tolist() == [30 * MS] * 8
     )  # all that came together, and nothing of what came later
@@ -133,6 +134,13 @@ def test_an_ack_in_the_midst_of_others_is_not_their_end() -> None:
     sent_at = deliveries((10, 1, 0), (100, 1, 1), (100, 1, 2))
     left = left_after(sent_at, np.array([200, 201, 400]) * MS)
     assert left.ends_us.tolist() == [0, 0, NEVER]
+
+
+def test_a_client_that_answers_in_any_order_has_not_ended_with_the_last_one() -> None:
+    """Of five entries that came together it answers the last two: it had three left."""
+    sent_at = deliveries(*((10, 1, entry) for entry in range(5)))
+    left = left_after(sent_at, np.array([NEVER, NEVER, NEVER, 100 * MS, 101 * MS]))
+    assert left.ends_us[3:].tolist() == [0, 0]
 
 
 def test_connections_of_one_name_are_one_client_only_if_they_follow_each_other(tmp_path: Path) -> None:
