@@ -364,7 +364,7 @@ def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
 
 
 def _messages_sent(load: RecordedLoad, deliveries: Deliveries) -> dict[int, int]:
-    """How many messages were sent to each connection."""
+    """Count the messages that were sent to each connection."""
     numbers, place = np.unique(deliveries.consumer, return_inverse=True)
     counts = np.zeros(len(numbers), np.int64)
     np.add.at(counts, place, load.num_messages[deliveries.entry])

@@ -63,8 +63,11 @@ def row(name: str, pairs: Sequence[tuple[Recorded, Recorded]]) -> str:
     waits = []
     for figure in ("p50", "p99"):
         both = [
-            (getattr(one.measures.wait_ms, figure) or 0.0, getattr(two.measures.wait_ms, figure) or 0.0)
-            for one, two in pairs
+            (
+                getattr(predicted.measures.wait_ms, figure) or 0.0,
+                getattr(known.measures.wait_ms, figure) or 0.0,
+            )
+            for predicted, known in pairs
         ]
         waits.append(f"{sum(near(*values) for values in both) / len(both):.1%}")
     recall, precision = (f"{true / len(some):.1%}" if some else "-" for some in (violating, alarms))
