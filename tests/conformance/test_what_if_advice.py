@@ -18,8 +18,8 @@ def found() -> list[Advised]:
     return list(advised(scripts().values()))
 
 
-#: Advice that is wrong by the one recording that there is. Of five recordings of same-name-batches under these rules four are
-#: clean (bench/results/what-if-repeats.md); of the preview there is one only, with one key that went backwards.
+#: Advice that is wrong by the one recording that there is. Of five recordings of same-name-batches under these rules four
+#: are clean (bench/results/what-if-repeats.md); of the preview there is one only, with one key that went backwards.
 BY_ONE_RECORDING = {
     ("designed-same-name-batches", "4.0.0/ch", "subscriptionKeySharedUseConsistentHashing=false"),
     ("designed-rolling-restart", "4.0.0-preview.1/range", "subscriptionKeySharedUseConsistentHashing=true"),
