@@ -18,23 +18,15 @@ def found() -> list[Advised]:
     return list(advised(scripts().values()))
 
 
-#: Advice that is wrong by the one recording that there is. Of five recordings of same-name-batches under these rules four
-#: are clean (bench/results/what-if-repeats.md); of the preview there is one only, with one key that went backwards.
-BY_ONE_RECORDING = {
-    ("designed-same-name-batches", "4.0.0/ch", "subscriptionKeySharedUseConsistentHashing=false"),
-    ("designed-rolling-restart", "4.0.0-preview.1/range", "subscriptionKeySharedUseConsistentHashing=true"),
-}
-
-
 def test_no_advice_is_wrong(found: list[Advised]) -> None:
     assert len(found) == 14
-    wrong = {
-        (some.source.script, some.source.rules, checked.tried.change.said.removeprefix("set "))
+    wrong = [
+        (some.source.script, some.source.rules, checked.tried.change.said)
         for some in found
         for checked in some.checked
         if checked.wrong
-    }
-    assert wrong <= BY_ONE_RECORDING
+    ]
+    assert wrong == []
 
 
 def test_something_is_advised_for_nearly_all_and_much_of_it_was_recorded(found: list[Advised]) -> None:
