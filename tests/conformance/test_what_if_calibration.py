@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from dispatch_core.what_if.calibration import Evidence
+from dispatch_core.what_if.calibration import Evidence, violates
 from tests.conformance.what_if_calibration import Trial, bins, brier, cross_validated, fitted, plot, table
 
 
@@ -52,6 +52,13 @@ def test_a_script_is_judged_by_the_others_only() -> None:
         for some in (usual, odd)
     )
     assert said == said_of_odd
+
+
+def test_a_single_script_is_judged_by_the_shipped_coefficients() -> None:
+    some = [trial for trial in trials() if trial.group == "script-3"]
+    assert [known.probability for known in cross_validated(some)] == [
+        violates(trial.evidence) for trial in some
+    ]
 
 
 def test_table_and_picture_show_every_tenth() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.what_if.calibration import Evidence, logistic
+from dispatch_core.what_if.calibration import Evidence, coefficients, logistic
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,16 +66,17 @@ def fitted(trials: Sequence[Trial]) -> dict[str, float]:
     return dict(zip(names, weights.round(4).tolist(), strict=True))
 
 
-def probability(evidence: Evidence, coefficients: dict[str, float]) -> float:
+def probability(evidence: Evidence, weights: dict[str, float]) -> float:
     """The probability of order violations by some coefficients."""
-    return logistic(sum(coefficients[name] * value for name, value in evidence.figures().items()))
+    return logistic(sum(weights[name] * value for name, value in evidence.figures().items()))
 
 
 def cross_validated(trials: Sequence[Trial]) -> list[Judged]:
-    """All trials, each with the probability that the trials of the other scripts give it."""
+    """All trials, each with the probability that the trials of the other scripts give it; of one script the shipped ones."""
     found: list[Judged] = []
     for group in dict.fromkeys(trial.group for trial in trials):
-        others = fitted([trial for trial in trials if trial.group != group])
+        rest = [trial for trial in trials if trial.group != group]
+        others = fitted(rest) if rest else dict(coefficients())
         found += [
             Judged(trial, probability(trial.evidence, others)) for trial in trials if trial.group == group
         ]
