@@ -130,13 +130,22 @@ def usual(profile: Profile) -> Delays:
 
 
 def of_release(delays: Delays, recorded: Profile, profile: Profile) -> Delays:
-    """The delays of a broker that runs ``profile`` on the machine on which ``recorded`` had ``delays``."""
+    """The delays of a broker that runs ``profile`` on the machine on which ``recorded`` had ``delays``.
+
+    A broker before 4.1 reads from the storage what a later one has in its cache. How slow the storage is, only the earlier
+    release shows: to the delays of a later one the usual time of the storage is added, those of an earlier one are scaled.
+    """
     here, there = usual(recorded), usual(profile)
     if here == there:
         return delays
     names = ("read_us", "replay_us", "replay_entry_us")
-    changed = {name: getattr(delays, name) * getattr(there, name) // getattr(here, name) for name in names}
-    return replace(delays, **changed)
+    asks_storage = profile.version < recorded.version
+
+    def changed(name: str) -> int:
+        us, usual_us, usual_there_us = (int(getattr(some, name)) for some in (delays, here, there))
+        return us + usual_there_us - usual_us if asks_storage else us * usual_there_us // usual_us
+
+    return replace(delays, **{name: max(changed(name), 0) for name in names})
 
 
 def work_of(load: RecordedLoad) -> int:
