@@ -82,14 +82,18 @@ class UnackedLimit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unevenness:
-    """Factors of single reads and writes, and of single hops, in 1/``world.EVEN``: a power of two of samples each."""
+    """How single reads and writes, and single hops, differ from the usual: a power of two of samples each.
+
+    ``of_reads``, ``of_hops``: factors in 1/``world.EVEN``. ``stalls_us``: by how much a read or a write takes longer besides.
+    """
 
     of_reads: Ints
     of_hops: Ints
+    stalls_us: Ints
 
 
 #: A broker whose reads, writes and hops always take their usual time.
-EVEN: Final = Unevenness(np.full(1, w_.EVEN), np.full(1, w_.EVEN))
+EVEN: Final = Unevenness(np.full(1, w_.EVEN), np.full(1, w_.EVEN), np.zeros(1, np.int64))
 #: Upper limit of a timer, ms.
 _LONGEST_TIMER: Final = 3_600_000
 
@@ -293,6 +297,7 @@ class DispatcherRun(ABC):
             refuses=given.clients.refuses,
             uneven=given.uneven.of_reads,
             uneven_hops=given.uneven.of_hops,
+            stalls_us=given.uneven.stalls_us,
             act_start=acts.start,
             act_us=acts.us,
             act_sent_us=acts.sent_us,

@@ -149,6 +149,7 @@ class World(NamedTuple):
     # by how much single reads and writes, and hops, take longer than usual: in 1/EVEN, a power of two of samples each
     uneven: I64
     uneven_hops: I64
+    stalls_us: I64  # a read or a write takes so much longer besides, however long it usually takes
     # recorded clients; rows of an entry are together, by time
     act_start: I64  # per entry number, and one more: its first row
     act_us: I64
@@ -341,7 +342,8 @@ def lasting(world: World, usual_us: int) -> int:
     """Return how long a read or a write takes this time that usually takes ``usual_us``."""
     at = world.w[UNEVEN_AT]
     world.w[UNEVEN_AT] = at + 1
-    return usual_us * world.uneven[at & (len(world.uneven) - 1)] // EVEN
+    stall_us = world.stalls_us[at & (len(world.stalls_us) - 1)]
+    return usual_us * world.uneven[at & (len(world.uneven) - 1)] // EVEN + stall_us
 
 
 @compiled

@@ -42,12 +42,14 @@ Ints = npt.NDArray[np.int64]
 #: Standard deviations of logarithms, as between recorded brokers of one release: of all delays together, and of each.
 _TOGETHER: Final = 0.5
 _EACH: Final = 0.4
-#: The same between the hops of one broker, and between its reads; of its reads some are much slower than most.
+#: The same between the hops of one broker, and between its reads.
 _OF_HOPS: Final = 1.1
 _OF_READS: Final = 0.4
-_SLOW_READS: Final = 0.1
-_SLOWER: Final = 5.0
-_OF_SLOW_READS: Final = 0.9
+#: Some reads stall. A stall is as long in recorded traces whether a read takes 0.1 ms (replays from the broker's cache) or 3 ms
+#: (from the storage): share of reads, median in microseconds, standard deviation of the logarithm.
+_STALLING: Final = 0.1
+_STALL_US: Final = 2_300
+_OF_STALLS: Final = 1.3
 #: Samples of single hops and reads.
 _SAMPLES: Final = 1 << 12
 
@@ -266,12 +268,12 @@ def _uneven(seed: int) -> Unevenness:
     if not seed:
         return EVEN
     random = np.random.default_rng((seed, 1))
-    slow = random.random(_SAMPLES) < _SLOW_READS
+    stalls = random.random(_SAMPLES) < _STALLING
     reads = np.exp(random.normal(0, _OF_READS, _SAMPLES))
-    reads = np.where(slow, _SLOWER * np.exp(random.normal(0, _OF_SLOW_READS, _SAMPLES)), reads)
+    stalls_us = np.where(stalls, _STALL_US * np.exp(random.normal(0, _OF_STALLS, _SAMPLES)), 0)
     hops = np.exp(random.normal(0, _OF_HOPS, _SAMPLES))
     of_reads, of_hops = ((w_.EVEN * factors).astype(np.int64) for factors in (reads, hops))
-    return Unevenness(of_reads, of_hops)
+    return Unevenness(of_reads, of_hops, stalls_us.astype(np.int64))
 
 
 @dataclass(slots=True)
