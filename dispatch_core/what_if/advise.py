@@ -3,7 +3,8 @@
 Changes are tried from small to large: a bug-fix release of the same line, one setting of the broker, another subscription
 policy of the consumers, a newer line, a newer line with one setting. Each is a prediction of ``compare``: its load is
 simulated under the changed rules. Advised is the first that is predicted, surely enough, to have no more violations than are
-tolerated, and that leaves no more entries unsent; then the first of each other kind, as alternatives.
+tolerated, that leaves no more entries unsent, and that takes away what lets the violations happen (``order_faults``); then
+the first of each other kind, as alternatives. Where nothing is known to let them happen, the simulations have to show it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dispatch_core.recording.log_profile import profile_of
 from dispatch_core.what_if.client_changes import AUTO_SPLIT, KEY_SHARED, ClientChanges
 from dispatch_core.what_if.compare import NO_VIOLATION, Case, OrderLimits, Row, case_of, predicted_for
 from dispatch_core.what_if.measure import Measures
+from dispatch_core.what_if.order_faults import order_fault
 from dispatch_core.what_if.rules import RECORDED, RuleSet, same_rules
 
 #: Kinds of changes, as they are tried.
@@ -148,24 +150,40 @@ def _tried(
 ) -> Iterator[Tried]:
     """Predict one change after the other; a kind of which one prevents the violations is passed over."""
     predicted = predicted_for(log, case, seeds)
+    fault = order_fault(profile_of(log))
     for change in changes:
         kinds = {tried.change.kind for tried in prevents}
         kinds |= {LINE_AND_SETTING} if LINE in kinds else set()  # the setting is not needed then
         if change.kind in kinds or (kinds and not alternatives):
             continue
         row = replace(predicted(change.rules), tolerated=tolerated)
-        yield Tried(change, row, against(row))
+        stays = fault is not None and order_fault(change.rules.profile_for(log)) == fault
+        yield Tried(change, row, against(row, fault, stays=stays))
 
 
-def against(row: Row) -> str | None:
-    """Return the reason why a change with this prediction is not advised; ``None`` = it is."""
+def against(row: Row, fault: str | None, *, stays: bool) -> str | None:
+    """Return the reason why a change with this prediction is not advised; ``None`` = it is.
+
+    ``fault``: what lets the violations happen, and ``stays``: whether it does so under the change, too; ``None`` = not known.
+    """
     confidence, simulated = row.confidence, row.simulated
     if confidence is None or simulated is None or row.recorded is None:
         return row.problem or "nothing is predicted"
     if row.verdict == FAIL:
         return f"{simulated.order_violations} order violations are predicted"
+    if stays:
+        return f"{fault}, and that stays so"
     if confidence.probability < SURE_ENOUGH:
         return f"too unsure: {confidence.probability * 100:.0f} of 100"
+    violating = sum(not row.tolerated.allow(outcome.measures) for outcome in row.control)
+    if fault is None and row.control:
+        # so often simulations without violations would come from a change that changes nothing
+        by_chance = (1 - violating / len(row.control)) ** len(row.outcomes)
+        if by_chance > 1 - SURE_ENOUGH:
+            return (
+                f"only {violating} of {len(row.control)} simulations under the recorded rules have the violations, "
+                "so that others have none shows little"
+            )
     known = [outcome.measures.never_sent for outcome in row.control]
     if simulated.never_sent > max([row.recorded.never_sent, *known]):
         return f"{simulated.never_sent} entries would not have been sent by the end of the log"

@@ -12,8 +12,10 @@ from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, against, changes_for
+from dispatch_core.broker.profiles import resolve
 from dispatch_core.what_if.advise_text import as_json, effects, for_page, for_people
 from dispatch_core.what_if.compare import OrderLimits
+from dispatch_core.what_if.order_faults import order_fault
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 from tests.json_lines import valid_lines
 
@@ -112,9 +114,50 @@ def test_what_the_control_leaves_unsent_is_no_reason_against_a_change() -> None:
         for outcomes in (row.outcomes, row.control)
     )
     assert (
-        against(replace(row, outcomes=unsent)) == "5 entries would not have been sent by the end of the log"
+        against(replace(row, outcomes=unsent), "a fault", stays=False)
+        == "5 entries would not have been sent by the end of the log"
     )
-    assert against(replace(row, outcomes=unsent, control=as_control)) is None
+    assert against(replace(row, outcomes=unsent, control=as_control), "a fault", stays=False) is None
+
+
+def test_a_change_that_leaves_the_fault_in_place_is_not_advised() -> None:
+    (log,) = read_recording(find_recordings([str(CLASSIC)])[0]).logs
+    row = advice(log, range(3), alternatives=False).prevents[0].row
+    assert against(row, "a rule lets this happen", stays=True) == "a rule lets this happen, and that stays so"
+
+
+def test_without_a_known_fault_the_recorded_rules_have_to_show_the_violations() -> None:
+    (log,) = read_recording(find_recordings([str(CLASSIC)])[0]).logs
+    row = advice(log, range(3), alternatives=False).prevents[0].row
+    assert all(known.measures.order_violations for known in row.control)
+    assert against(row, None, stays=False) is None
+    once = replace(row, control=(row.control[0], *row.outcomes[1:]))
+    assert against(once, None, stays=False) == (
+        "only 1 of 3 simulations under the recorded rules have the violations, so that others have none shows little"
+    )
+    assert against(once, "a fault", stays=False) is None
+
+
+def test_a_selector_takes_no_fault_away_and_a_release_may() -> None:
+    for release, classic in (("4.0.0-preview.1", False), ("4.0.0", False), ("4.2.4", True), ("3.0.17", False)):
+        settings = {FLAG: True} if classic else {}
+        faults = {order_fault(resolve(release, {**settings, RING: ring})) for ring in (True, False)}
+        assert len(faults) == 1
+        assert None not in faults
+    assert order_fault(resolve("4.0.2")) == "two replay reads can be under way at once (#23384)"
+    assert order_fault(resolve("4.0.3")) is None
+    assert order_fault(resolve("4.2.4")) is None
+
+
+def test_sticky_consumers_have_no_ordering_rule_and_auto_split_ones_have() -> None:
+    sticky = order_fault(resolve("4.2.4", key_shared_mode="STICKY"))
+    assert sticky == "no rule keeps the order of keys that move"
+    classic = {FLAG: True}
+    assert order_fault(resolve("4.2.4", classic, key_shared_mode="STICKY")) == sticky
+    assert order_fault(resolve("4.2.4", classic)) == (
+        "the read-position rule (3.x and classic) lets this happen"
+    )
+    assert order_fault(resolve("4.2.4", subscription_type="Failover")) is None
 
 
 def test_the_command_prints_lines_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
