@@ -326,7 +326,7 @@ class LeftAfter:
 
     ``ends_us``: all that it was sent before this time was answered by then, and it answered no more for a while; 0 =
     something was left. ``until_us``: the same if what was answered shortly afterwards counts, and ``NEVER`` instead of 0.
-    ``busy``: of what came together with the entry or later something was left.
+    ``busy``: of what it had received together with the entry or later something was left.
     """
 
     until_us: Ints
@@ -356,7 +356,7 @@ def left_after(deliveries: Deliveries | None, answer: Ints) -> LeftAfter:
         times = np.append(np.sort(done), NEVER)
         following = times[np.searchsorted(times, done, side="right").clip(max=len(done))]
         goes_on = following <= done + TOGETHER_US
-        busy[rows] = _highest_between(done, np.arange(1, len(done) + 1), together) > done
+        busy[rows] = _highest_between(done, np.arange(1, len(done) + 1), received) > done
         for column, late_us, left in ((until_us, TOGETHER_US, NEVER), (ends_us, 0, 0)):
             some = np.where(latest[received] > done + late_us, sent + TOGETHER_US, NEVER)
             column[rows] = np.where((latest[together] > done + late_us) | goes_on, left, some)
