@@ -19,6 +19,7 @@ from dispatch_core.simulation.world import (
     ACT,
     ANSWER,
     BASE,
+    BORROWED,
     FLOW,
     KEEPS,
     NETWORK_US,
@@ -255,12 +256,14 @@ def turn(st: State, world: World, slot: int, at: int) -> None:
 
     A client acknowledges as many entries as it did, when it did. If it was not sent the entry that it acknowledged then, it
     acknowledges another. If it had acknowledged by then all that it was sent up to some time, it acknowledges all that it
-    was sent up to then.
+    was sent up to then. A borrowed turn is one more acknowledgement.
     """
     if st.connected[slot] == 0:
         return
     row = world.turn_act[at]
-    if world.act_due[row] == 0:
+    if world.turn_ends_us[at] == BORROWED:
+        in_turn(st, world, slot, NEVER)
+    elif world.act_due[row] == 0:
         world.act_due[row] = 1
         in_turn(st, world, slot, world.turn_until_us[at])
     if world.turn_ends_us[at] > 0:

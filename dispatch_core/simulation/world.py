@@ -107,6 +107,8 @@ KEEPS: Final = 4  # is sent it and does not answer, until this time
 REQUEST: Final = 5  # of no entry: a redelivery request
 COVERED: Final = 6  # acknowledges it with a later entry, cumulatively: the row of that entry does it
 
+#: ``World.turn_ends_us`` of a turn of another client, which this one would have taken, too, if it had had an entry left.
+BORROWED: Final = -1
 #: ``World.turned_to`` of an entry that its client does not simply acknowledge.
 OTHERWISE: Final = -1
 
@@ -167,7 +169,7 @@ class World(NamedTuple):
     turned_to: I64  # per entry number: slot of the consumer that acknowledges it in a turn, plus 1; OTHERWISE = it does not
     turn_act: I64  # rows of acts of kind WHOLE; those of a connection are together, by time
     turn_until_us: I64  # … what was sent before this time can be acknowledged instead
-    turn_ends_us: I64  # … what was sent before this time was all acknowledged then; 0 = not
+    turn_ends_us: I64  # … what was sent before this time was all acknowledged then; 0 = not; see BORROWED
     flow_us: I64  # rows of a connection are together, by time
     flow_permits: I64
     like_start: I64  # per name, then per connection, and one more: its first row of the next two

@@ -164,7 +164,7 @@ def _tried(
 def against(row: Row, fault: str | None, *, stays: bool) -> str | None:
     """Return the reason why a change with this prediction is not advised; ``None`` = it is.
 
-    ``fault``: what lets the violations happen, and ``stays``: whether it does so under the change, too; ``None`` = not known.
+    ``fault``: what lets the violations happen; ``None`` = not known. ``stays``: it does so under the change, too.
     """
     confidence, simulated = row.confidence, row.simulated
     if confidence is None or simulated is None or row.recorded is None:

@@ -9,7 +9,7 @@ the recorded times, but not before the client has received the messages that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,17 @@ from dispatch_core.simulation.churn import Change
 from dispatch_core.simulation.dispatcher_run import Acts, Connecting, Delays, Pace
 from dispatch_core.simulation.publishing import Published
 from dispatch_core.simulation.tables import Client
-from dispatch_core.simulation.world import COVERED, KEEPS, NEVER, PART, REFUSES, REQUEST, UP_TO, WHOLE
+from dispatch_core.simulation.world import (
+    BORROWED,
+    COVERED,
+    KEEPS,
+    NEVER,
+    PART,
+    REFUSES,
+    REQUEST,
+    UP_TO,
+    WHOLE,
+)
 from dispatch_core.what_if.connections import Join
 from dispatch_core.what_if.recorded import Acks, RecordedLoad, Request
 
@@ -93,6 +103,9 @@ class RecordedClients:
         self._like |= {join.number: self._like[join.like] for join in load.joins if join.like in self._like}
         self._until = {number: at_us for at_us, number in load.leaves}
         self._connected_until = {number: at_us for at_us, number in connections.leaves}
+        self._connected = {
+            join.number: (join.at_us, self._until.get(join.number, NEVER)) for join in load.joins
+        }
         self._flows = _rows_by_consumer(connections.flows[1], connections.flows[0])
         self._requests: dict[int, list[tuple[int, int]]] = {}
         self._turns: dict[int, tuple[int, int]] = {}
@@ -258,11 +271,6 @@ class RecordedClients:
             return np.zeros(0, np.int64), after
         us, number, entry = acts
         rows = rows[np.lexsort((us[rows], number[rows]))]
-        numbers, first, counts = np.unique(number[rows], return_index=True, return_counts=True)
-        self._turns = {
-            int(connection): (int(begin), int(begin + count))
-            for connection, begin, count in zip(numbers, first, counts, strict=True)
-        }
         answered = _found_in(
             (number[rows], entry[rows], us[rows]), (deliveries.consumer, deliveries.entry, answer)
         )
@@ -273,7 +281,23 @@ class RecordedClients:
         )
         until_us[answered >= 0] = after.until_us[answered[answered >= 0]]
         ends_us[answered >= 0] = after.ends_us[answered[answered >= 0]]
-        return rows, LeftAfter(until_us, ends_us, np.zeros(len(rows), bool))
+        borrowed = borrowed_turns(number[rows], us[rows], deliveries, answer, self._connected)
+        ends_us[_within(number[rows], us[rows], borrowed)] = 0
+        after.busy[_within(deliveries.consumer, answer, borrowed)] = True
+        taken = np.array([place for some in borrowed for place in some.places], np.int64)
+        takers = np.array([some.connection for some in borrowed for _ in some.places], np.int64)
+        number = np.concatenate([number[rows], takers])
+        rows = np.concatenate([rows, rows[taken]])
+        until_us = np.concatenate([until_us, np.full(len(taken), NEVER)])
+        ends_us = np.concatenate([ends_us, np.full(len(taken), BORROWED)])
+        order = np.lexsort((us[rows], number))
+        number, rows = number[order], rows[order]
+        numbers, first, counts = np.unique(number, return_index=True, return_counts=True)
+        self._turns = {
+            int(connection): (int(begin), int(begin + count))
+            for connection, begin, count in zip(numbers, first, counts, strict=True)
+        }
+        return rows, LeftAfter(until_us[order], ends_us[order], np.zeros(len(rows), bool))
 
 
 def clients_of(load: RecordedLoad, others: Iterable[Join] = ()) -> dict[int, int]:
@@ -385,6 +409,92 @@ def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) ->
         highest = np.append(0, np.maximum.accumulate(latest[first:end]))
         marks[rows] = (received == 0) | (highest[received] > at_us[rows])
     return marks
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """The turns that a connection would have taken as another did, if it had had more to answer.
+
+    ``places``: those of the acknowledgements whose turns they are. ``first_us``, ``last_us``: the first and the last time of
+    all acknowledgements that were looked at together with them.
+    """
+
+    connection: int
+    places: Sequence[int]
+    first_us: int
+    last_us: int
+
+
+def borrowed_turns(
+    number: Ints, us: Ints, deliveries: Deliveries, answer: Ints, connected: Mapping[int, tuple[int, int]]
+) -> list[Borrowed]:
+    """Find the turns that connections would have taken as others did, by connection and time.
+
+    Acknowledgements of all clients that follow each other within ``TOGETHER_US`` are looked at together. A connection that
+    had nothing left behind them may have answered no more entries than another, which had some left, for no other reason: it
+    borrows the last turns of that one, as many as it had fewer.
+
+    Args:
+        number: the connection of each acknowledgement.
+        us: its time.
+        deliveries: those under the recorded rules.
+        answer: the time of each delivery's answer.
+        connected: from when until when each connection was there.
+    """
+    if not len(us):
+        return []
+    order = np.argsort(us, kind="stable")
+    group = np.empty(len(us), np.int64)
+    group[order] = np.cumsum(np.diff(us[order], prepend=us[order[0]]) > TOGETHER_US)
+    count = int(group.max()) + 1
+    first_us, last_us = np.full(count, NEVER), np.zeros(count, np.int64)
+    np.minimum.at(first_us, group, us)
+    np.maximum.at(last_us, group, us)
+    most, busiest = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for connection in connected:
+        some_left = _some_left(deliveries, answer, connection, last_us)
+        more = some_left & (_acks_of(connection, number, group, count) > most)
+        most[more] = _acks_of(connection, number, group, count)[more]
+        busiest[more] = connection
+    places = {connection: np.flatnonzero(number == connection) for connection in np.unique(busiest[most > 0])}
+    places = {connection: some[np.lexsort((us[some], group[some]))] for connection, some in places.items()}
+    found = []
+    for connection, (from_us, to_us) in connected.items():
+        fewer = most - _acks_of(connection, number, group, count)
+        borrows = (most > 0) & (fewer >= 0) & (from_us <= first_us) & (last_us <= to_us)
+        borrows &= ~_some_left(deliveries, answer, connection, last_us)
+        for at in np.flatnonzero(borrows).tolist():
+            of_busiest = places[busiest[at]]
+            end = int(np.searchsorted(group[of_busiest], at, side="right"))
+            turns = of_busiest[end - fewer[at] : end].tolist()
+            found.append(Borrowed(connection, turns, int(first_us[at]), int(last_us[at])))
+    return found
+
+
+def _acks_of(connection: int, number: Ints, group: Ints, count: int) -> Ints:
+    """Count the acknowledgements of a connection in each group."""
+    return np.bincount(group[number == connection], minlength=count).astype(np.int64)
+
+
+def _within(connection: Ints, us: Ints, borrowed: Sequence[Borrowed]) -> npt.NDArray[np.bool_]:
+    """Mark the times at which connections took turns that were looked at for borrowing."""
+    marks = np.zeros(len(us), bool)
+    for number in dict.fromkeys(some.connection for some in borrowed):
+        spans = [(some.first_us, some.last_us) for some in borrowed if some.connection == number]
+        first_us, last_us = np.array(spans, np.int64).T
+        rows = np.flatnonzero(connection == number)
+        at = np.searchsorted(first_us, us[rows], side="right") - 1
+        marks[rows] = (at >= 0) & (us[rows] <= last_us[at])
+    return marks
+
+
+def _some_left(deliveries: Deliveries, answer: Ints, connection: int, at_us: Ints) -> npt.NDArray[np.bool_]:
+    """Mark the times by which a connection had received something that it had not answered."""
+    rows = np.flatnonzero(deliveries.consumer == connection)
+    rows = rows[np.argsort(deliveries.at_us[rows], kind="stable")]
+    received = np.searchsorted(deliveries.at_us[rows], at_us - 2 * deliveries.delays.network_us, side="right")
+    left: npt.NDArray[np.bool_] = np.append(0, np.maximum.accumulate(answer[rows]))[received] > at_us
+    return left
 
 
 def asked_for_all(requests: Sequence[Request], deliveries: Deliveries | None, answer: Ints) -> frozenset[int]:

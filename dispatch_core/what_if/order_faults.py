@@ -1,7 +1,7 @@
 """What in a release and its settings lets a key go out of order, or be at two consumers at once.
 
-An ordering rule that lets it happen does so under every selector: which keys it hits depends on where a selector places them,
-so a neighbouring selector without violations was lucky. The same holds for a fault of a release.
+An ordering rule that lets it happen does so under every selector: which keys it hits depends on where a selector places
+them, so a neighbouring selector without violations was lucky. The same holds for a fault of a release.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TWO_REPLAY_READS: Final = "two replay reads can be under way at once (#23384)"
 def order_fault(profile: Profile) -> str | None:
     """Say what lets keys go out of order under these rules; ``None`` = nothing that is known.
 
-    Source: as ``audit.deliveries.findings`` says of each finding; STICKY consumers never are recently joined ones since #23275.
+    Source: as ``audit.deliveries.findings`` says of each finding. STICKY consumers are not held back since #23275.
     """
     if profile.dispatcher not in (Dispatcher.KEY_SHARED, Dispatcher.KEY_SHARED_CLASSIC):
         return None

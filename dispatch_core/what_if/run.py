@@ -45,8 +45,8 @@ _EACH: Final = 0.4
 #: The same between the hops of one broker, and between its reads.
 _OF_HOPS: Final = 1.1
 _OF_READS: Final = 0.4
-#: Some reads stall. A stall is as long in recorded traces whether a read takes 0.1 ms (replays from the broker's cache) or 3 ms
-#: (from the storage): share of reads, median in microseconds, standard deviation of the logarithm.
+#: Some reads stall. In recorded traces a stall is as long whether a read takes 0.1 ms (replays from the broker's cache) or
+#: 3 ms (from the storage): share of reads, median in microseconds, standard deviation of the logarithm.
 _STALLING: Final = 0.1
 _STALL_US: Final = 2_300
 _OF_STALLS: Final = 1.3

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.broker.profiles import resolve
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, against, changes_for
-from dispatch_core.broker.profiles import resolve
 from dispatch_core.what_if.advise_text import as_json, effects, for_page, for_people
 from dispatch_core.what_if.compare import OrderLimits
 from dispatch_core.what_if.order_faults import order_fault
@@ -139,7 +139,12 @@ def test_without_a_known_fault_the_recorded_rules_have_to_show_the_violations() 
 
 
 def test_a_selector_takes_no_fault_away_and_a_release_may() -> None:
-    for release, classic in (("4.0.0-preview.1", False), ("4.0.0", False), ("4.2.4", True), ("3.0.17", False)):
+    for release, classic in (
+        ("4.0.0-preview.1", False),
+        ("4.0.0", False),
+        ("4.2.4", True),
+        ("3.0.17", False),
+    ):
         settings = {FLAG: True} if classic else {}
         faults = {order_fault(resolve(release, {**settings, RING: ring})) for ring in (True, False)}
         assert len(faults) == 1

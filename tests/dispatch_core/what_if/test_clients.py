@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.simulation.dispatcher_run import Delays
 from dispatch_core.simulation.world import NEVER
 from dispatch_core.what_if.clients import (
+    Borrowed,
     Deliveries,
     RecordedClients,
     asked_for_all,
+    borrowed_turns,
     clients_of,
     last_parts,
     left_after,
@@ -121,12 +124,53 @@ def test_what_is_left_after_an_answer() -> None:
     left = left_after(sent_at, answer)
     assert left.ends_us[:2].tolist() == [0, 0]  # of those that came together eight were left
     assert left.until_us[:2].tolist() == [NEVER, NEVER]
-    assert left.busy[:10].tolist() == [True] * 2 + [False] * 8
+    assert left.busy[:10].tolist() == [True] * 10
     assert (
         left.ends_us[2:10].tolist() == [30 * MS] * 8
     )  # all that came together, and nothing of what came later
     everything = left_after(sent_at, np.full(12, 300 * MS))
     assert everything.ends_us.tolist() == [NEVER] * 12
+    assert not everything.busy.any()
+
+
+def test_what_was_received_before_the_answered_entry_keeps_no_client_busy() -> None:
+    sent_at = deliveries((10, 1, 0), (200, 1, 1), (200, 1, 2))
+    left = left_after(sent_at, np.array([NEVER, 300 * MS, 301 * MS], np.int64))
+    assert left.busy.tolist() == [False, True, False]
+
+
+def test_a_client_that_ran_out_of_entries_borrows_turns() -> None:
+    """At 100 ms client 1 answers three of five entries, client 2 its only one and client 3 nothing; client 4 comes later."""
+    sent_at = deliveries(*((10, 1, entry) for entry in range(5)), (10, 2, 5))
+    answer = np.array([100 * MS] * 3 + [NEVER] * 2 + [100 * MS], np.int64)
+    connected = {1: (0, NEVER), 2: (0, NEVER), 3: (0, NEVER), 4: (150 * MS, NEVER)}
+    number, us = np.array([1, 1, 1, 2]), np.array([100, 101, 102, 103]) * MS
+    found = borrowed_turns(number, us, sent_at, answer, connected)
+    assert found == [Borrowed(2, [1, 2], 100 * MS, 103 * MS), Borrowed(3, [0, 1, 2], 100 * MS, 103 * MS)]
+
+
+def test_nobody_borrows_from_a_client_that_ran_out_of_entries_too() -> None:
+    sent_at = deliveries((10, 1, 0), (10, 1, 1), (10, 2, 2))
+    answer = np.full(3, 100 * MS, np.int64)
+    connected = {1: (0, NEVER), 2: (0, NEVER)}
+    assert not borrowed_turns(np.array([1, 1, 2]), np.full(3, 100 * MS), sent_at, answer, connected)
+
+
+def test_a_client_that_ran_out_of_entries_acknowledges_as_many_as_others(tmp_path: Path) -> None:
+    """Under the recorded rules consumer 2 got two entries and answered both, consumer 1 five of many."""
+    lines = [at(added(1, "c1"), 0), at(added(2, "c2"), 0), at(flow(1, 100), 1), at(flow(2, 100), 1)]
+    end = [at(removed(1), 400), at(removed(2), 400)]
+    log = log_of(tmp_path, [*lines, *end])
+    load = load_of(log)
+    profile = named("ch").profile_for(log)
+    got = [line["positions"] for line in simulate(load, profile).events.to_pylist() if line["kind"] == "sent"]
+    first, second = (sorted(position["entry_id"] for position in some) for some in got[:2])
+    acks = [at(ack(1, *first[:5]), 100), at(ack(2, *second[:2]), 101)]
+    shown = load_of(log_of(tmp_path / "with acks", [*lines, *acks, *end]))
+    known = deliveries(*((5, 1, entry) for entry in first), *((5, 2, entry) for entry in second[:2]))
+    assert min(len(first), len(second)) > 5
+    simulated = simulate(shown, profile, deliveries=replace(known, stored_us=shown.stored_us))
+    assert [len(acked(simulated, consumer)) for consumer in (1, 2)] == [5, 5]
 
 
 def test_an_ack_in_the_midst_of_others_is_not_their_end() -> None:
