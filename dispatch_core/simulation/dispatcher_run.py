@@ -84,7 +84,7 @@ class UnackedLimit:
 class Unevenness:
     """How single reads and writes, and single hops, differ from the usual: a power of two of samples each.
 
-    ``of_reads``, ``of_hops``: factors in 1/``world.EVEN``. ``stalls_us``: by how much a read or a write takes longer besides.
+    ``of_reads``, ``of_hops``: factors in 1/``world.EVEN``. ``stalls_us``: how much longer a read or a write takes besides.
     """
 
     of_reads: Ints

@@ -213,7 +213,7 @@ class Confidence:
         not_measured: str | None = None,
     ) -> Confidence:
         """The confidence in a prediction from some outcomes, at least one."""
-        evidence = evidence_of(outcomes, control, tolerated)
+        evidence = evidence_of(outcomes, tolerated)
         share = violates(evidence)
         return cls(
             violates=share >= 0.5,
@@ -608,14 +608,11 @@ def _not_measured(log: DispatcherLog, rules: RuleSet, profile: Profile, case: Ca
     return None
 
 
-def evidence_of(
-    outcomes: Sequence[Outcome], control: Control | None, tolerated: OrderLimits = NO_VIOLATION
-) -> Evidence:
+def evidence_of(outcomes: Sequence[Outcome], tolerated: OrderLimits = NO_VIOLATION) -> Evidence:
     """Count what simulations show of the probability of more order violations than are tolerated."""
     return Evidence(
         simulations=len(outcomes),
         violating=sum(not tolerated.allow(simulated.measures) for simulated in outcomes),
-        control_same=0.0 if control is None else control.same_first_consumer or 0.0,
     )
 
 

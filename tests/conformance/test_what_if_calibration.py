@@ -8,26 +8,32 @@ import numpy as np
 import pytest
 
 from dispatch_core.what_if.calibration import Evidence, violates
+from tests.conformance.what_if_accuracy import Repeats
 from tests.conformance.what_if_calibration import Trial, bins, brier, cross_validated, fitted, plot, table
 
 
-def trials(count: int = 2000, slope: float = 1.0) -> list[Trial]:
-    """Make trials of ten scripts, in which violations follow the share of simulations that have some."""
+def trials(count: int = 2000, violating: float = 0.5, clean: float = 0.5) -> list[Trial]:
+    """Make trials of ten scripts: each load has a share of violating runs of its own, five simulations and one recording."""
     random = np.random.default_rng(1)
     found = []
     for at in range(count):
-        violating = int(random.integers(0, 6))
-        odds = slope * np.log((violating + 0.5) / (5.5 - violating))
-        evidence = Evidence(5, violating, 1.0)
-        found.append(Trial(f"script-{at % 10}", evidence, bool(random.random() < 1 / (1 + np.exp(-odds)))))
+        share = random.beta(violating, clean)
+        evidence = Evidence(5, int(random.binomial(5, share)))
+        found.append(Trial(f"script-{at % 10}", evidence, bool(random.random() < share)))
     return found
 
 
-@pytest.mark.parametrize("slope", [0.5, 2.0])
-def test_a_fit_finds_what_made_the_trials(slope: float) -> None:
-    found = fitted(trials(slope=slope))
-    assert found["log_odds_of_simulations"] == pytest.approx(slope, rel=0.25)
-    assert found["one"] == pytest.approx(0.0, abs=0.4)
+@pytest.mark.parametrize(("violating", "clean"), [(0.5, 0.5), (0.1, 0.9), (2.0, 1.0)])
+def test_a_fit_finds_what_made_the_trials(violating: float, clean: float) -> None:
+    found = fitted(trials(20_000, violating, clean))
+    assert found["violating"] == pytest.approx(violating, rel=0.25)
+    assert found["clean"] == pytest.approx(clean, rel=0.25)
+
+
+def test_a_fit_to_trials_that_all_are_as_simulated_leaves_some_doubt() -> None:
+    found = fitted([Trial("a", Evidence(5, 5), True), Trial("a", Evidence(5, 0), False)] * 100)
+    assert 0 < found["violating"] < 0.1
+    assert 0 < found["clean"] < 0.1
 
 
 def test_what_is_said_comes_true() -> None:
@@ -66,3 +72,15 @@ def test_table_and_picture_show_every_tenth() -> None:
     assert table(found).count("\n") == 1 + len(bins(found))
     root = ElementTree.fromstring(plot(found))
     assert len([part for part in root.iter() if part.tag.endswith("circle")]) == len(bins(found))
+
+
+def test_the_page_of_repeats_says_which_violations_are_chance_events() -> None:
+    text = (
+        "| | pairs | wait p50 near | wait p99 near | violating | found | true alarms |\n"
+        "|---|---:|---:|---:|---:|---:|---:|\n"
+        "| **all** | 40 | 75.0% | 84.1% | 20 | 96.2% | 95.5% |\n\n"
+        "| `designed-a` 4.0.0/ch | 1 of 5 |\n| `designed-b` 4.0.0/range | 3 of 5 |\n"
+    )
+    found = Repeats.read(text)
+    assert (found.p50, found.p99, found.precision) == pytest.approx((0.75, 0.841, 0.955))
+    assert found.by_chance == {("designed-a", "4.0.0/ch")}

@@ -1,13 +1,14 @@
 """Fit how sure predictions of ``what-if`` are, and say how good the fit is on scripts that it has not seen.
 
 Each pair of recordings of one client script is a trial: what the simulations of the source show (``calibration.Evidence``),
-and whether the target has order violations. The coefficients of the logistic function are those of all trials. What the page
-says of them is cross-validated: the probability of a trial comes from the trials of all other scripts.
+and whether the target has order violations. The simulations counted in advance are those of all trials. What the page says
+of them is cross-validated: the probability of a trial comes from the trials of all other scripts.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.what_if.calibration import Evidence, coefficients, logistic
+from dispatch_core.what_if.calibration import CLEAN, VIOLATING, Evidence, coefficients, share
 
 Floats = npt.NDArray[np.float64]
 
-#: Weight of the coefficients' squares, all but the constant's: about as many trials as must speak against 0.
-_RIDGE: Final = 1.0
-_STEPS: Final = 50
+_STEPS: Final = 2000
 _BINS: Final = 10
 #: A bin with fewer trials says nothing about 0.05.
 LEAST_TRIALS: Final = 30
@@ -51,24 +50,24 @@ class Judged:
 
 
 def fitted(trials: Sequence[Trial]) -> dict[str, float]:
-    """The coefficients under which these trials are likeliest (Newton's method, with a ridge)."""
-    names = list(trials[0].evidence.figures())
-    figures = np.array([list(trial.evidence.figures().values()) for trial in trials])
-    truth = np.array([float(trial.came_true) for trial in trials])
-    ridge = np.full(len(names), _RIDGE)
-    ridge[names.index("one")] = 1e-9
-    weights = np.zeros(len(names))
+    """The simulations counted in advance under which these trials are likeliest (each step makes them likelier).
+
+    Of each load so many runs violate the order, and the shares of all loads have a beta distribution. Added are two trials
+    that come out against all of their simulations, as the next ones might.
+    """
+    known = Counter(
+        (trial.evidence.violating, trial.evidence.simulations, trial.came_true) for trial in trials
+    )
+    most = max(trial.evidence.simulations for trial in trials)
+    known.update([(0, most, True), (most, most, False)])
+    of, simulations, true = (np.array(column) for column in zip(*known, strict=True))
+    times = np.array(list(known.values()), float)
+    violating, clean = 1.0, 1.0
     for _ in range(_STEPS):
-        said = 1 / (1 + np.exp(-np.clip(figures @ weights, -30, 30)))
-        slope = figures.T @ (truth - said) - ridge * weights
-        curve = (figures * (said * (1 - said))[:, None]).T @ figures + np.diag(ridge)
-        weights = weights + np.linalg.solve(curve, slope)
-    return dict(zip(names, weights.round(4).tolist(), strict=True))
-
-
-def probability(evidence: Evidence, weights: dict[str, float]) -> float:
-    """The probability of order violations by some coefficients."""
-    return logistic(sum(weights[name] * value for name, value in evidence.figures().items()))
+        all_of_them = (times / (simulations + violating + clean)).sum()
+        violating *= (times / (of + violating))[true].sum() / all_of_them
+        clean *= (times / (simulations - of + clean))[~true].sum() / all_of_them
+    return {VIOLATING: round(violating, 4), CLEAN: round(clean, 4)}
 
 
 def cross_validated(trials: Sequence[Trial]) -> list[Judged]:
@@ -77,9 +76,7 @@ def cross_validated(trials: Sequence[Trial]) -> list[Judged]:
     for group in dict.fromkeys(trial.group for trial in trials):
         rest = [trial for trial in trials if trial.group != group]
         others = fitted(rest) if rest else dict(coefficients())
-        found += [
-            Judged(trial, probability(trial.evidence, others)) for trial in trials if trial.group == group
-        ]
+        found += [Judged(trial, share(trial.evidence, others)) for trial in trials if trial.group == group]
     return found
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from dispatch_core.what_if import calibration
-from dispatch_core.what_if.calibration import Evidence, coefficients, logistic, measured_releases, violates
+from dispatch_core.what_if.calibration import Evidence, coefficients, measured_releases, share, violates
 
-CLEAN = Evidence(simulations=5, violating=0, control_same=1.0)
+CLEAN = Evidence(simulations=5, violating=0)
 
 
 def test_more_simulations_with_violations_are_surer() -> None:
@@ -24,17 +23,17 @@ def test_one_simulation_is_less_sure_than_five() -> None:
     assert violates(CLEAN) < violates(alone) < 0.5
 
 
-def test_a_control_that_goes_elsewhere_makes_less_sure() -> None:
-    good, bad = (violates(replace(CLEAN, violating=5, control_same=same)) for same in (1.0, 0.1))
-    assert 0.5 < bad < good
+def test_a_race_that_some_simulations_lose_is_as_likely_as_they_say() -> None:
+    for count in (1, 2, 3, 4):
+        assert violates(replace(CLEAN, violating=count)) == pytest.approx(count / 5, abs=0.1)
 
 
-@pytest.mark.parametrize(("odds", "said"), [(0.0, 0.5), (1e9, 0.99), (-1e9, 0.01), (math.log(3), 0.75)])
-def test_nothing_is_surer_than_can_be_measured(odds: float, said: float) -> None:
-    assert logistic(odds) == pytest.approx(said)
+@pytest.mark.parametrize(("violating", "said"), [(0, 0.01), (2, 0.5), (4, 0.99)])
+def test_nothing_is_surer_than_can_be_measured(violating: int, said: float) -> None:
+    assert share(Evidence(4, violating), {"violating": 1e-9, "clean": 1e-9}) == pytest.approx(said)
 
 
-def test_every_figure_has_a_coefficient() -> None:
-    assert set(coefficients()) == set(CLEAN.figures())
+def test_both_kinds_of_simulations_are_counted_in_advance() -> None:
+    assert set(coefficients()) == {"violating", "clean"}
     assert calibration.COEFFICIENTS == "calibration.json"
     assert "4.2.4" in measured_releases()
