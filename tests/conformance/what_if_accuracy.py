@@ -546,9 +546,9 @@ def _ceiling(share: float | None, bar: float) -> str:
     return f"{share:.1%}: **the bar is above it**" if share < bar else f"{share:.1%}"
 
 
-_CEILINGS: Final = """*Of real brokers* is the measured ceiling: how often a recording is right about another one of the same script,
-clients, release and variant ([below](#how-far-brokers-repeat-themselves)). Nothing that knows one recording can be right
-more often, except by luck, so a bar above it is not to be reached. It stays the bar. The reasons:
+_CEILINGS: Final = """*Of real brokers* is the measured ceiling: how often a recording is right about another one of the same
+script, clients, release and variant ([below](#how-far-brokers-repeat-themselves)). Nothing that knows one recording can be
+right more often, except by luck, so a bar above it is not to be reached. It stays the bar. The reasons:
 
 - Recall: some violations are races that few runs lose. Where fewer than half of the recordings of the same rules have
   violations ({chance}), "clean" is the better prediction, and the recording that has them is a miss.
