@@ -266,7 +266,10 @@ class RecordedClients:
         answer: Ints,
         after: LeftAfter,
     ) -> tuple[Ints, LeftAfter]:
-        """Rows of acknowledgements of whole entries by connection and time, and what was left after each."""
+        """Rows of acknowledgements of whole entries by connection and time, and what was left after each.
+
+        Those of entries that the connection was not sent under the simulated recorded rules are left out.
+        """
         if deliveries is None:
             return np.zeros(0, np.int64), after
         us, number, entry = acts
@@ -274,13 +277,9 @@ class RecordedClients:
         answered = _found_in(
             (number[rows], entry[rows], us[rows]), (deliveries.consumer, deliveries.entry, answer)
         )
-        # of an ack without a delivery, is anything left?
-        until_us, ends_us = (
-            np.full(len(rows), NEVER),
-            np.where(_left_at(deliveries, answer, number[rows], us[rows]), 0, NEVER),
-        )
-        until_us[answered >= 0] = after.until_us[answered[answered >= 0]]
-        ends_us[answered >= 0] = after.ends_us[answered[answered >= 0]]
+        # who was sent an entry instead answers it as it was answered: one more ack for it would be one too many
+        rows, answered = rows[answered >= 0], answered[answered >= 0]
+        until_us, ends_us = after.until_us[answered], after.ends_us[answered]
         borrowed = borrowed_turns(number[rows], us[rows], deliveries, answer, self._connected)
         ends_us[_within(number[rows], us[rows], borrowed)] = 0
         after.busy[_within(deliveries.consumer, answer, borrowed)] = True
@@ -395,22 +394,6 @@ def _messages_sent(load: RecordedLoad, deliveries: Deliveries) -> dict[int, int]
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
-def _left_at(deliveries: Deliveries, answer: Ints, number: Ints, at_us: Ints) -> npt.NDArray[np.bool_]:
-    """Mark the times at which connections had received nothing yet, or something that they answered later."""
-    order = np.lexsort((deliveries.at_us, deliveries.consumer))
-    consumer, sent_us, latest = deliveries.consumer[order], deliveries.at_us[order], answer[order]
-    marks = np.zeros(len(number), bool)
-    for connection in np.unique(number).tolist():
-        first, end = np.searchsorted(consumer, [connection, connection + 1])
-        rows = np.flatnonzero(number == connection)
-        received = np.searchsorted(
-            sent_us[first:end], at_us[rows] - 2 * deliveries.delays.network_us, side="right"
-        )
-        highest = np.append(0, np.maximum.accumulate(latest[first:end]))
-        marks[rows] = (received == 0) | (highest[received] > at_us[rows])
-    return marks
-
-
 @dataclass(frozen=True, slots=True)
 class Borrowed:
     """The turns that a connection would have taken as another did, if it had had more to answer.
@@ -432,7 +415,7 @@ def borrowed_turns(
 
     Acknowledgements of all clients that follow each other within ``TOGETHER_US`` are looked at together. A connection that
     had nothing left behind them may have answered no more entries than another, which had some left, for no other reason: it
-    borrows the last turns of that one, as many as it had fewer.
+    borrows the last turns of that one, as many as it had fewer, behind its own acknowledgements: those used up what it had.
 
     Args:
         number: the connection of each acknowledgement.
@@ -456,17 +439,21 @@ def borrowed_turns(
         more = some_left & (_acks_of(connection, number, group, count) > most)
         most[more] = _acks_of(connection, number, group, count)[more]
         busiest[more] = connection
-    places = {connection: np.flatnonzero(number == connection) for connection in np.unique(busiest[most > 0])}
-    places = {connection: some[np.lexsort((us[some], group[some]))] for connection, some in places.items()}
+    places = {connection: np.flatnonzero(number == connection) for connection in connected}
+    places = {connection: some[np.argsort(us[some], kind="stable")] for connection, some in places.items()}
     found = []
     for connection, (from_us, to_us) in connected.items():
         fewer = most - _acks_of(connection, number, group, count)
         borrows = (most > 0) & (fewer >= 0) & (from_us <= first_us) & (last_us <= to_us)
         borrows &= ~_some_left(deliveries, answer, connection, last_us)
         for at in np.flatnonzero(borrows).tolist():
-            of_busiest = places[busiest[at]]
+            of_busiest, own = places[int(busiest[at])], places[connection]
             end = int(np.searchsorted(group[of_busiest], at, side="right"))
             turns = of_busiest[end - fewer[at] : end].tolist()
+            before = int(np.searchsorted(group[own], at, side="right"))
+            if before and group[own[before - 1]] == at:
+                last = int(own[before - 1])
+                turns = [turn if us[turn] > us[last] else last for turn in turns]
             found.append(Borrowed(connection, turns, int(first_us[at]), int(last_us[at])))
     return found
 

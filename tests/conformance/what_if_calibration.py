@@ -67,7 +67,7 @@ def fitted(trials: Sequence[Trial]) -> dict[str, float]:
         all_of_them = (times / (simulations + violating + clean)).sum()
         violating *= (times / (of + violating))[true].sum() / all_of_them
         clean *= (times / (simulations - of + clean))[~true].sum() / all_of_them
-    return {VIOLATING: round(violating, 4), CLEAN: round(clean, 4)}
+    return {VIOLATING: round(float(violating), 4), CLEAN: round(float(clean), 4)}
 
 
 def cross_validated(trials: Sequence[Trial]) -> list[Judged]:

@@ -25,7 +25,7 @@ from dispatch_core.what_if.clients import (
     taken_ahead,
 )
 from dispatch_core.what_if.connections import Join
-from dispatch_core.what_if.recorded import Request, load_of
+from dispatch_core.what_if.recorded import RecordedLoad, Request, load_of
 from dispatch_core.what_if.rules import named
 from dispatch_core.what_if.run import deliveries_of, simulate
 from tests.dispatch_core.audit.small_logs import (
@@ -91,13 +91,19 @@ def two_steps(folder: Path, first: int, second: int) -> DispatcherLog:
     return log_of(folder, [*lines, at(removed(2), 400), at(removed(1), 400)], "Failover")
 
 
+def all_to_the_active(load: RecordedLoad) -> Deliveries:
+    """Deliveries of all entries to consumer 1 at 10 ms."""
+    known = deliveries(*((10, 1, entry) for entry in range(len(load.stored_us))))
+    return replace(known, at_us=known.at_us + T0_US, stored_us=load.stored_us)
+
+
 def test_a_client_that_acknowledged_some_of_what_it_had_acknowledges_as_many_of_other_entries(
     tmp_path: Path,
 ) -> None:
     """10 of 40 entries at 100 ms, and 10 at 200 ms: with half of the keys as many, though they are other entries."""
     log = two_steps(tmp_path, 10, 10)
     load = load_of(log)
-    simulated = simulate(load, named("ch").profile_for(log), deliveries=deliveries_of(load))
+    simulated = simulate(load, named("ch").profile_for(log), deliveries=all_to_the_active(load))
     times = [ms for ms, _ in acked(simulated, 1)]
     assert [times.count(100), times.count(200)] == [10, len(times) - 10]
     assert len(times) <= 20
@@ -110,7 +116,7 @@ def test_a_client_that_had_nothing_left_acknowledges_all_that_it_has(tmp_path: P
     """All 40 at 100 ms: what it gets by then of other rules is acknowledged at 100 ms, too."""
     log = two_steps(tmp_path, 40, 0)
     load = load_of(log)
-    simulated = simulate(load, named("ch").profile_for(log), deliveries=deliveries_of(load))
+    simulated = simulate(load, named("ch").profile_for(log), deliveries=all_to_the_active(load))
     lines = simulated.events.filter(pc.equal(simulated.events["kind"], "sent")).to_pylist()
     got = sum(len(line["positions"]) for line in lines if line["consumer"] == 1)
     assert 0 < got < 40
@@ -146,7 +152,9 @@ def test_a_client_that_ran_out_of_entries_borrows_turns() -> None:
     connected = {1: (0, NEVER), 2: (0, NEVER), 3: (0, NEVER), 4: (150 * MS, NEVER)}
     number, us = np.array([1, 1, 1, 2]), np.array([100, 101, 102, 103]) * MS
     found = borrowed_turns(number, us, sent_at, answer, connected)
-    assert found == [Borrowed(2, [1, 2], 100 * MS, 103 * MS), Borrowed(3, [0, 1, 2], 100 * MS, 103 * MS)]
+    assert found == [Borrowed(2, [3, 3], 100 * MS, 103 * MS), Borrowed(3, [0, 1, 2], 100 * MS, 103 * MS)]
+    sooner = borrowed_turns(number, np.array([100, 101, 102, 101]) * MS, sent_at, answer, connected)
+    assert sooner[0].places == [3, 2]
 
 
 def test_nobody_borrows_from_a_client_that_ran_out_of_entries_too() -> None:
@@ -253,10 +261,19 @@ def test_the_last_message_of_a_batch_is_the_answer(tmp_path: Path) -> None:
 def test_turns_are_the_times_of_acks_of_whole_entries(tmp_path: Path) -> None:
     log = two_steps(tmp_path, 10, 10)
     load = load_of(log)
-    clients = RecordedClients(load, deliveries_of(load))
+    clients = RecordedClients(load, all_to_the_active(load))
     first, end = clients.connecting(_join_of(1), 0).turns
     acts = clients.acts
     assert ((acts.us[acts.turn_act[first:end]] - T0_US) // MS).tolist() == [100] * 10 + [200] * 10
+
+
+def test_an_ack_of_an_entry_that_went_elsewhere_is_no_turn(tmp_path: Path) -> None:
+    load = load_of(two_steps(tmp_path, 10, 10))
+    known = all_to_the_active(load)
+    elsewhere = replace(known, consumer=np.where(known.entry < 5, 2, 1))
+    clients = RecordedClients(load, elsewhere)
+    first, end = clients.connecting(_join_of(1), 0).turns
+    assert clients.acts.entry[clients.acts.turn_act[first:end]].tolist() == list(range(5, 20))
 
 
 def _join_of(number: int) -> Any:
