@@ -82,7 +82,7 @@ class UnackedLimit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unevenness:
-    """How single reads and writes, and single hops, differ from the usual: a power of two of samples each.
+    """Differences of single reads and writes, and of single hops, from the usual: a power of two of samples each.
 
     ``of_reads``, ``of_hops``: factors in 1/``world.EVEN``. ``stalls_us``: how much longer a read or a write takes besides.
     """

@@ -1,4 +1,4 @@
-"""What in a release and its settings lets a key go out of order, or be at two consumers at once.
+"""Name what in a release and its settings lets a key go out of order, or be at two consumers at once.
 
 An ordering rule that lets it happen does so under every selector: which keys it hits depends on where a selector places
 them, so a neighbouring selector without violations was lucky. The same holds for a fault of a release.

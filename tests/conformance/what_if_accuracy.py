@@ -454,7 +454,7 @@ def _base(found: Sequence[Judged]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """How often a recording of real brokers is right about another one of the same script and rules, from ``REPEATS``.
+    """Shares of recordings of real brokers that are right about another one of the same script and rules, from ``REPEATS``.
 
     ``by_chance``: scripts and rules of which fewer than half of the recordings have order violations.
     """
