@@ -22,6 +22,7 @@ ALWAYS: Final = (
     "clients join, leave and crash when they did, whatever they are sent",
     "a client answers an entry at the time at which it answered it in the log; if it was not sent that entry, it answers "
     "another then, and where it was idle, like the entry that it was sent nearest to that time under the recorded rules",
+    "a client that ran out of entries in the log answers as many as the busiest other client that had some left",
     "permits are granted at the recorded times, but not before the client has received the messages that they follow, and "
     "behind the last of them half a queue at a time",
 )
