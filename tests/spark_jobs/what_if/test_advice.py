@@ -31,7 +31,7 @@ CLASSIC = ("standalone", "persistent://public/default/rec-designed-rolling-resta
 SAID = (
     "Advice: set subscriptionKeySharedUseClassicPersistentImplementation=false. "
     "subscriptionKeySharedUseClassicPersistentImplementation=false "
-    "would have prevented these 63 order violations (98 of 100)."
+    "would have prevented these 63 order violations (99 of 100)."
 )
 
 
@@ -84,7 +84,7 @@ def test_the_command_of_an_advice_proves_it(
     assert advice.main(command[3:]) == 0
     said = capsys.readouterr().out
     assert "set subscriptionKeySharedUseClassicPersistentImplementation=false\n" in said
-    assert "would have prevented these 63 order violations (98 of 100)" in said
+    assert "would have prevented these 63 order violations (99 of 100)" in said
     assert advice.main([*command[3:], "--subscription=nobody"]) == 2
     assert "has no lines in the interval" in capsys.readouterr().err
 
