@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch_core.broker.profiles import resolve
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.simulation.dispatcher_run import Delays, Pace
@@ -27,6 +28,7 @@ from dispatch_core.what_if.broker_delays import (
     acks_borne_out,
     answered,
     most_likely,
+    of_release,
     starting,
     usual,
     work_of,
@@ -34,7 +36,7 @@ from dispatch_core.what_if.broker_delays import (
 from dispatch_core.what_if.clients import Deliveries, StartUp
 from dispatch_core.what_if.recorded import Acks, RecordedLoad, load_of
 from dispatch_core.what_if.rules import RuleSet
-from dispatch_core.what_if.run import deliveries_of, simulate
+from dispatch_core.what_if.run import _uneven, deliveries_of, simulate
 from tests.dispatch_core.logs_without_trace import DATA, stripped
 from tests.dispatch_core.what_if.outcomes import findings
 
@@ -267,3 +269,26 @@ def test_timers_can_be_set_and_are_in_the_simulated_header() -> None:
     assert load.profile is not None
     config = simulate(load, load.profile, timers={name: "500"}).header["config"]
     assert config[name] == "500"
+
+
+def test_an_older_release_has_the_usual_time_of_the_storage_in_addition() -> None:
+    recorded, older = resolve("4.2.4"), resolve("4.0.0")
+    slow = replace(USUAL, replay_us=3_500, replay_entry_us=0)
+    found = of_release(slow, recorded, older)
+    assert (found.replay_us, found.replay_entry_us) == (3_500 + 350 - 40, 100 - 4)
+    assert of_release(USUAL, recorded, older) == USUAL_BEFORE_4_1
+    assert of_release(slow, recorded, resolve("4.1.3")) == slow
+
+
+def test_what_a_newer_release_has_in_its_cache_is_as_much_faster_as_usual() -> None:
+    slow = replace(USUAL_BEFORE_4_1, replay_us=3_500)
+    found = of_release(slow, resolve("4.0.0"), resolve("4.2.4"))
+    assert (found.replay_us, found.replay_entry_us) == (400, 4)
+
+
+def test_a_stall_is_as_long_for_short_reads_as_for_long_ones() -> None:
+    even, uneven = _uneven(0), _uneven(1)
+    assert not even.stalls_us.any()
+    share = (uneven.stalls_us > 0).mean()
+    assert 0.08 < share < 0.12
+    assert 1_800 < np.median(uneven.stalls_us[uneven.stalls_us > 0]) < 2_900
