@@ -251,7 +251,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         if expected == recorded:
             self.tally.exact("read")
             self._limits.full_read(recorded)
-            self._issue(line)
+            self._issue(line, recorded)  # flows may have been counted since the attempt began
             return
         if expected is not None and recorded < expected and self._rate_may_hold():
             self.tally.leave_unjudged("read", 1, REASON_OF_RATE)
