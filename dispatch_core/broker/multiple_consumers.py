@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from dispatch_core.errors import IllegalTransitionError
 
 #: (consumer, sticky key hash) pairs.
 Pairs = list[tuple[int, int]]
+
+#: No entry is behind this one.
+_UNBOUNDED: Final = 1 << 62
 
 #: Called with the number of each step of an attempt or a round before it, for what other threads do in between.
 Between = Callable[[int], None]
@@ -176,6 +179,7 @@ class MultipleConsumersDispatcher(ABC):
         self._last_sent = -1  # highest entry ever handed to a consumer
         #: Entries that may be pending although deleted: when they were sent, index by index since, or by a moved cursor.
         self._sent_deleted: set[int] = set()
+        self._trims_to = _UNBOUNDED  # see ``trim_to``
         self._several = SeveralHolders()  # entries that several consumers hold; only Shared sends any
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         self._counted_twice: dict[
@@ -663,10 +667,18 @@ class MultipleConsumersDispatcher(ABC):
 
         Returns the releases of entries that were still pending; unacked counters are not lowered.
         """
-        if not commands.trim_is_due(self.state):
-            return []
-        commands.trim(self.state, self._start_of_ledger())
-        return [self._let_go(slot, entry) for slot, entries in self._passed() for entry in entries]
+        s, mark_delete = self.state.s, self.mark_delete()
+        s[st_.MARK_DELETE] = min(mark_delete, self._trims_to)
+        trimmed = []
+        if commands.trim_is_due(self.state):
+            commands.trim(self.state, self._start_of_ledger())
+            trimmed = [self._let_go(slot, entry) for slot, entries in self._passed() for entry in entries]
+        s[st_.MARK_DELETE] = mark_delete
+        return trimmed
+
+    def trim_to(self, entry: int | None) -> None:
+        """Have attempts trim up to ``entry`` at most: mark-delete was there when they looked; ``None`` = no such bound."""
+        self._trims_to = _UNBOUNDED if entry is None else entry
 
     def _passed(self) -> list[tuple[int, list[int]]]:
         """Return the pending entries that mark-delete has passed: for each connected consumer, by its slot."""

@@ -7,7 +7,7 @@ and compared with all their lines. A subclass has the lines of its dispatcher's 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
@@ -38,7 +38,7 @@ from dispatch_core.verify.trace.limits_in_force import (
     REASON_OF_RATE,
     DeliverTimes,
 )
-from dispatch_core.verify.trace.races import BREAKS, CANCEL, Command, Difference, Outcome
+from dispatch_core.verify.trace.races import BREAKS, CANCEL, LATE_MOVE, Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
@@ -59,6 +59,7 @@ _OF_A_DISPATCHER_IN_USE: Final = (
 #: Lines that it does not write after that.
 _OF_AN_OPEN_DISPATCHER: Final = frozenset({"consumer_added", "read_issued", "replay_read_issued"})
 _REMOVAL: Final = frozenset({"consumer_removing"})
+_MOVE: Final = frozenset({"mark_delete"})
 _USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
 
@@ -84,6 +85,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._use_or_removal_at = 0
         self._removal_at = 0  # no line between the present one and this one begins a removal
         self._cancel: Command | None = None  # of a waiting read, within the present read attempt
+        self._late_move: Command | None = None  # see ``_move_behind_trim``, of the present read attempt
         self._removed_consumers = RemovedConsumers()
 
     def extend(self, drop: int, messages: pa.Table) -> None:
@@ -171,6 +173,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if self._cancel is not None:
             self._placed.append(self._cancel)
             late[CANCEL] = [self._cancel]
+        if self._late_move is not None:
+            waiting[LATE_MOVE] = [self._late_move]
         for consumer in self.core.connected() if self._removal_comes_soon() else ():
             removal = self._removal_ahead(consumer)
             if removal is not None:
@@ -223,17 +227,31 @@ class MultipleConsumersVerifier(ShownStateDriver):
         pauses = self._pauses(recorded)
         self._cancel = self._cancel_within(window)
 
+        self._late_move = self._move_behind_trim()
+
         def decide(between: Between) -> Read:
             limited.clear()
+            self.core.trim_to(None)
             if self._may_be_closed(recorded):
                 return self._attempt_closed(between, recorded)
             if rated:
                 return self._attempt_under_rate(between, recorded, limited)
             return self._attempt_read(between, recorded, pauses, limited)
 
+        def differences(read: Read) -> list[Difference]:
+            return differing_read(read, recorded, self._positions)
+
         outcome = self._decide(
-            window, 3 + len(pauses), decide, lambda read: differing_read(read, recorded, self._positions)
+            window,
+            3 + len(pauses),
+            decide,
+            lambda read: [*differences(read), *self._not_trimmed(window)],
         )
+        self._late_move = None
+        self.core.trim_to(None)
+        if not outcome.explained:  # what is missing is reported when its line is overdue
+            outcome.plain = differences(outcome.answer)
+            outcome.explained = not outcome.plain
         if rated and outcome.explained and not limited:
             self._limits.full_read(recorded.read.max_entries or len(recorded.read.entries))
         for difference in limited:
@@ -245,6 +263,37 @@ class MultipleConsumersVerifier(ShownStateDriver):
             self._expect_by(self.core.trimmed, window)
             self._finish_acks_of_nobody()
         self._judge(window, outcome)
+
+    def _move_behind_trim(self) -> Command | None:
+        """Return the move of mark-delete that an attempt may not have seen when it trimmed: its line is to come.
+
+        The thread of an ack moves the cursor without the dispatcher's lock, and writes the line of the move then.
+        """
+        _, shown = self._moved_to
+        if not self.core.trims_in_attempts() or shown >= self.core.mark_delete():
+            return None
+        horizon = self._lines.horizon(self._at)
+        at = self._lines.first_of(_MOVE, self._at + 1, horizon)
+        if at == horizon:
+            return None
+        what = "the move of mark-delete"
+        return Command(self._lines[at].seq, LATE_MOVE, what, trims_to=shown)
+
+    def _not_trimmed(self, window: Window) -> list[Difference]:
+        """List the releases of an attempt's trim that have no line in it, if mark-delete may have moved later."""
+        if self._late_move is None or not self.core.trimmed:
+            return []
+        missing = Counter((released.consumer, released.hash) for released in self.core.trimmed)
+        missing.subtract(
+            (who(line), line.recorded["hash"])
+            for _at, line in self._within(window.end)
+            if line.kind == "draining_release" and not line.recorded["closing"]
+        )
+        return [
+            Difference("draining", f"release of hash {hash_value} by {consumer}", "nothing", decisions=0)
+            for (consumer, hash_value), count in missing.items()
+            for _ in range(count)
+        ]
 
     def _pauses(self, _recorded: Recorded) -> Sequence[int]:
         """Return entries before which the scan of the replay set pauses, see ``attempt_read``; none, here."""

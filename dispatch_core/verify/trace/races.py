@@ -45,11 +45,12 @@ BREAKS: Final = -(1 << 41)
 REQUESTS: Final = -(1 << 42)
 BEHIND_PLACED: Final = -(1 << 43)
 #: ... and the numbers of the close of the dispatcher, of the timer that cancels a waiting read, of the cursor's reset and of
-#: the change of a policy's limit of unacknowledged messages.
+#: the change of a policy's limit of unacknowledged messages, and of a move of mark-delete behind a trim.
 CLOSE: Final = -(1 << 44)
 CANCEL: Final = CLOSE - 1
 RESET: Final = CLOSE - 2
 LIMIT: Final = CLOSE - 3
+LATE_MOVE: Final = CLOSE - 4
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ class Command:
     latest: int | None = (
         None  # of an ack: it comes before this step of the window at the latest, as lines prove
     )
+    trims_to: int | None = None  # mark-delete is here when an attempt trims, and moves later
     closes: bool = False  # the dispatcher is closed
     cancels: bool = False  # a waiting read is cancelled
     limit: Limit | None = None  # a policy's limit of unacknowledged messages changes to this one

@@ -865,6 +865,8 @@ class _Stage:
             driver.core.close()
         elif command.limit is not None:
             driver.change_limit(command.limit)
+        elif command.trims_to is not None:
+            driver.core.trim_to(command.trims_to)
         elif command.resets_from is not None:
             driver.reset_later(command)
         elif command.requests:
