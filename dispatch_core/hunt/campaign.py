@@ -24,7 +24,7 @@ from dispatch_core.hunt import hunts, zoo
 from dispatch_core.hunt.causes import NAMES as CAUSES
 from dispatch_core.hunt.choices import ALSO, KEY_SHARED, PROMISES, SUBSCRIPTION_TYPES
 from dispatch_core.hunt.hunts import Aim, Group, Hunt
-from dispatch_core.hunt.schedule import GROUPS_OF
+from dispatch_core.hunt.schedule import GROUPS_OF, LIMIT, kind_of
 
 #: Schedules of a release, seeds, and releases of a campaign, at most.
 MOST_SCHEDULES: Final = 10**10
@@ -277,7 +277,8 @@ def known_as(asked: Campaign, release: str, verdict: str) -> zoo.Exhibit | None:
     """Return the exhibit of the zoo that breaks the same promise by the same cause under the rules that were hunted.
 
     Its schedule is played with its own keys, so with its own settings of the selector. Of its other settings those are taken
-    that were hunted, with its own values: a fault that needs a limit is known where there is one, and only there.
+    that were hunted, with its own values: a fault that needs a limit is known where there is one, and only there. So is one
+    that needs a limit of a policy: where policies were hunted.
     ``starved`` is ``stuck`` while a consumer hangs, so both count as the same.
     """
     wanted = _as_stuck(verdict)
@@ -285,7 +286,10 @@ def known_as(asked: Campaign, release: str, verdict: str) -> zoo.Exhibit | None:
         same = (exhibit.subscription_type, exhibit.allow_out_of_order) == (
             asked.subscription_type, asked.allow_out_of_order,
         )  # fmt: skip
-        if not same or wanted not in map(_as_stuck, exhibit.verdicts):
+        sets_limit = any(kind_of(step) == LIMIT for step in exhibit.steps)
+        if not same or (sets_limit and "policies" not in asked.aim.also):
+            continue
+        if wanted not in map(_as_stuck, exhibit.verdicts):
             continue
         own = {
             name: value

@@ -200,7 +200,14 @@ def test_what_no_exhibit_has_is_new_and_comes_first(
         ),  # another selector than the exhibit's
         ([], {}, "4.0.7", "stuck.draining_hash", None),  # mended
         ([], {}, "4.2.4", "starved.rewind_waits", "10662-rewind-waits"),
-        ([], {}, "4.2.4", "stuck.normal_read_waits", None),  # known with a limit only
+        ([], {}, "4.2.4", "stuck.normal_read_waits", None),  # known with a limit only …
+        (
+            [],
+            {"also": ["policies"]},
+            "4.2.4",
+            "stuck.normal_read_waits",
+            "limit-lowered",
+        ),  # … or one of a policy
         (
             ["maxUnackedMessagesPerConsumer=3"],
             {},
