@@ -667,6 +667,8 @@ class MultipleConsumersDispatcher(ABC):
 
         Returns the releases of entries that were still pending; unacked counters are not lowered.
         """
+        if not commands.trim_is_due(self.state):
+            return []
         s, mark_delete = self.state.s, self.mark_delete()
         s[st_.MARK_DELETE] = min(mark_delete, self._trims_to)
         trimmed = []

@@ -57,11 +57,17 @@ def joins_too_early(at: I64, choices: I64, joined: int) -> bool:
 
 
 @compiled_inside
+def step_of(at: I64, choices: I64, schedules: I8, step: int) -> int:
+    """Return a step of the schedule that steps are added to."""
+    return choices[schedules[at[PARENT] * at[LENGTH] + step]]
+
+
+@compiled_inside
 def names_joined(at: I64, choices: I64, schedules: I8) -> int:
     """Count the names that have joined in the schedule that steps are added to."""
     joined = 0
     for step in range(at[LENGTH]):
-        number = choices[schedules[at[PARENT] * at[LENGTH] + step]]
+        number = step_of(at, choices, schedules, step)
         if s_.kind_of(number) in (s_.JOIN, s_.JOIN_LOW):
             joined = max(joined, s_.name_of(number) + 1)
     return joined
@@ -76,16 +82,23 @@ def pauses(at: I64, longer: I8, table: I64) -> int:
 
 
 @compiled_inside
+def place_in(table: I64, number: int) -> int:
+    """Return the place of a hash in a table (open addressing), or the empty one that it belongs in."""
+    place = number & (len(table) - 1)
+    while table[place] not in (_EMPTY, number):
+        place = (place + 1) & (len(table) - 1)
+    return place
+
+
+@compiled_inside
 def is_new(at: I64, words: I64, matters: I64, table: I64) -> bool:
-    """Note a state in the table of hashes (open addressing); false if it is there already."""
+    """Note a state in the table of hashes; false if it is there already."""
     number = hash_of(words, matters)
     if number == _EMPTY:
         number += 1
-    place = number & (len(table) - 1)
-    while table[place] != _EMPTY:
-        if table[place] == number:
-            return False
-        place = (place + 1) & (len(table) - 1)
+    place = place_in(table, number)
+    if table[place] == number:
+        return False
     table[place] = number
     at[STATES] += 1
     return True
@@ -107,10 +120,7 @@ def copy_hashes(table: I64, larger: I64) -> None:
     """Copy the hashes of a table into a larger one."""
     for number in table:
         if number != _EMPTY:
-            place = number & (len(larger) - 1)
-            while larger[place] != _EMPTY:
-                place = (place + 1) & (len(larger) - 1)
-            larger[place] = number
+            larger[place_in(larger, number)] = number
 
 
 # --- control plane ---------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def add_steps(
     while at[b_.PARENT] < at[b_.PARENTS]:
         begin(words, empty)
         for step in range(at[b_.LENGTH]):
-            take(st, world, choice, choices[schedules[at[b_.PARENT] * at[b_.LENGTH] + step]])
+            take(st, world, choice, b_.step_of(at, choices, schedules, step))
         begin(parent, words)
         while at[b_.CHOICE] < len(choices):
             pause = b_.pauses(at, longer, table)
@@ -192,11 +192,12 @@ def add_steps(
             at[b_.PLAYED] += 1
             at[b_.TAKEN] += 1
             if w[WAS_BROKEN] != promises.KEPT:
-                if (at[b_.WANTED] >> w[WAS_BROKEN]) & 1 == 1:
+                if promises.is_among(w[WAS_BROKEN], at[b_.WANTED]):
                     return b_.BROKEN_BY_STEP
             elif b_.is_new(at, words, matters, table):
                 at[b_.TAKEN] += 1
-                if settle(st, world, choice) == BROKEN and (at[b_.WANTED] >> w[WAS_BROKEN]) & 1 == 1:
+                came_to = settle(st, world, choice)
+                if came_to == BROKEN and promises.is_among(w[WAS_BROKEN], at[b_.WANTED]):
                     return b_.BROKEN_AT_END
                 b_.keep(at, schedules, longer)
             begin(words, parent)

@@ -156,6 +156,15 @@ class Hunt:
         else:
             self._keep(Group(shrunk, hunter.keys))
 
+    def note_some(self, hunter: AnyHunter, find: Find, aim: Aim, ends: Counter[str]) -> None:
+        """Note the first finds that end by a cause, and count the others; ``ends``: how many there are so far."""
+        end = f"{find.name}.{hunter.cause_of(find)}"
+        ends[end] += 1
+        if ends[end] <= SHRUNK_PER_CAUSE:
+            self.note(hunter, find, aim)
+        else:
+            self.not_shrunk[end] += 1
+
     def _keep(self, new: Group) -> None:
         group = self.groups.setdefault(new.find.group, new)
         if group is new:
@@ -243,12 +252,7 @@ def play_seed(profile: Profile, aim: Aim, seed: int, schedules: int) -> Hunt:
         find = hunter.random()
         if find is None:
             continue
-        end = f"{find.name}.{hunter.cause_of(find)}"
-        ends[end] += 1
-        if ends[end] <= SHRUNK_PER_CAUSE:
-            hunt.note(hunter, find, aim)
-        else:
-            hunt.not_shrunk[end] += 1
+        hunt.note_some(hunter, find, aim, ends)
     hunt.count(hunter)
     hunt.keys = 1
     return hunt
@@ -273,18 +277,12 @@ def play_every(
                     break
                 continue
             find = hunter.found(ended.steps)
-            cause = hunter.cause_of(find)
             if hunter.is_passed_over(find):
-                hunter.passed_over[cause] += 1
+                hunter.passed_over[hunter.cause_of(find)] += 1
                 if ended.at_end:
                     search.go_on()
                 continue
-            end = f"{find.name}.{cause}"
-            ends[end] += 1
-            if ends[end] <= SHRUNK_PER_CAUSE:
-                hunt.note(hunter, find, aim)
-            else:
-                hunt.not_shrunk[end] += 1
+            hunt.note_some(hunter, find, aim, ends)
     hunt.every = Every(search.length, search.played, search.states)
     hunt.count(hunter)
     hunt.steps += search.steps

@@ -16,6 +16,7 @@ promise                   broken if
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from dispatch_core.arrays.jit import compiled_inside
@@ -51,6 +52,21 @@ OUTCOMES: Final = {
     STARVED: "entry 1:{entry} never comes while another consumer hangs, although all others acknowledge and grant permits",
     LEAK: "a counter of the dispatcher is wrong for good, although everything is acknowledged",
 }
+
+
+def bits_of(names: Collection[str]) -> int:
+    """Return a bit for each promise of these names.
+
+    >>> bits_of(["split_key", "stuck"]) == 1 << SPLIT_KEY | 1 << STUCK
+    True
+    """
+    return sum(1 << number for number, name in NAMES.items() if name in names)
+
+
+@compiled_inside
+def is_among(promise: int, bits: int) -> bool:
+    """Check whether a promise is one of those of ``bits_of``."""
+    return (bits >> promise) & 1 == 1
 
 
 @compiled_inside

@@ -173,7 +173,7 @@ def play_random(
         situations.keep(steps, led_to, known_to, beginnings)
         report[PLAYED] += 1
         report[STEPS] += taken
-        if came_to == BROKEN and (report[WANTED] >> world.w[w_.BROKEN]) & 1 == 1:
+        if came_to == BROKEN and promises.is_among(world.w[w_.BROKEN], report[WANTED]):
             report[FOUND] = taken
             return came_to
     return broker_steps.DONE
@@ -202,7 +202,7 @@ def add_steps(
     while at[b_.PARENT] < at[b_.PARENTS]:
         begin(words, empty)
         for step in range(at[b_.LENGTH]):
-            take(st, world, owners, choices[schedules[at[b_.PARENT] * at[b_.LENGTH] + step]])
+            take(st, world, owners, b_.step_of(at, choices, schedules, step))
         begin(parent, words)
         joined = b_.names_joined(at, choices, schedules)
         while at[b_.CHOICE] < len(choices):
@@ -220,23 +220,18 @@ def add_steps(
             at[b_.PLAYED] += 1
             at[b_.TAKEN] += 1
             if came_to == BROKEN:
-                if is_wanted(world, at):
+                if promises.is_among(world.w[w_.BROKEN], at[b_.WANTED]):
                     return b_.BROKEN_BY_STEP
             elif b_.is_new(at, words, matters, table):
                 at[b_.TAKEN] += 1
-                if settle(st, world, names) == BROKEN and is_wanted(world, at):
+                came_to = settle(st, world, names)
+                if came_to == BROKEN and promises.is_among(world.w[w_.BROKEN], at[b_.WANTED]):
                     return b_.BROKEN_AT_END
                 b_.keep(at, schedules, longer)
             begin(words, parent)
         at[b_.CHOICE] = 0
         at[b_.PARENT] += 1
     return b_.LEVEL_DONE
-
-
-@compiled_inside
-def is_wanted(world: World, at: I64) -> bool:
-    """Check whether a bounded search looks for the promise that is broken."""
-    return (at[b_.WANTED] >> world.w[w_.BROKEN]) & 1 == 1
 
 
 # --- control plane ---------------------------------------------------------------------------------------------------
@@ -377,11 +372,10 @@ class Hunter(AnyHunter):
         ]
         self._arena = w_.fresh(core.state, s_.NAMES, core.state.hash_id[: len(keys)], rules)
         self._empty = self._arena.words.copy()
-        self._parent = self._arena.words.copy()
         self._choices = np.array(s_.all_steps(keys=len(keys), groups=groups), np.int64)
         self._steps = np.zeros(LONGEST + 1, np.int64)
         self.report = np.zeros(N_REPORTED, np.int64)
-        self.report[WANTED] = sum(1 << number for number, name in promises.NAMES.items() if name in wanted)
+        self.report[WANTED] = promises.bits_of(wanted)
         self._at_once = at_once
         self._sketch = distinct.new_sketch(0) if sketch is None else sketch
         self._beginnings = situations.no_beginnings()
@@ -442,13 +436,13 @@ class Hunter(AnyHunter):
         steps = self._choices if choices is None else np.array(choices, np.int64)
         goes_by_names = profile.consistent_hashing or profile.key_shared_mode == "STICKY"
         return BoundedSearch(
-            functools.partial(self._add_steps, steps),
+            functools.partial(self._add_steps, self._empty.copy(), steps),
             steps,
             int(self.report[WANTED]) if wanted is None else wanted,
             names_matter=goes_by_names and not profile.is_shared,
         )
 
-    def _add_steps(self, choices: I64, schedules: I8, longer: I8, table: I64, at: I64) -> int:
+    def _add_steps(self, parent: I64, choices: I64, schedules: I8, longer: I8, table: I64, at: I64) -> int:
         a = self._arena
         while True:
             came_to = add_steps(
@@ -458,7 +452,7 @@ class Hunter(AnyHunter):
                 a.words,
                 self._empty,
                 a.matters,
-                self._parent,
+                parent,
                 choices,
                 schedules,
                 longer,

@@ -472,8 +472,7 @@ class UnkeyedHunter(AnyHunter):
 
     def bounded_search(self) -> BoundedSearch:
         """See ``AnyHunter.bounded_search``."""
-        wanted = sum(1 << number for number, name in promises.NAMES.items() if name in self._wanted)
-        return self._rules.bounded_search(self._choices, wanted)
+        return self._rules.bounded_search(self._choices, promises.bits_of(self._wanted))
 
     def found(self, steps: Sequence[int]) -> Find:
         """See ``AnyHunter.found``."""

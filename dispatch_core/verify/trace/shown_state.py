@@ -382,6 +382,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         marked = self._marked_limit
         if marked is not None:
             return marked.mark, marked.before if marked.begun else marked.limit
+        if not (self._to_come["limit"] or self._to_come["step"]):
+            return None
         within_us = limits_in_force.SEEN_WITHIN_US
         for line in itertools.chain(*(self._lines_to_come(kind, within_us) for kind in ("limit", "step"))):
             limit = limits_in_force.of_line(line)
