@@ -530,7 +530,7 @@ class SingleActiveDispatcher:
         if ack_set:
             if not self._batch_index_acks:
                 return
-            left = cursor.indexes_left(self._left_of(entry), ack_set)
+            left = cursor.indexes_left(self.unacked_indexes(entry), ack_set)
             if left:
                 self._unacked_indexes[entry] = left
                 return
@@ -545,7 +545,7 @@ class SingleActiveDispatcher:
             del self._unacked_indexes[earlier]
         cursor.acknowledge_up_to(self.state, last)
         if last < entry and self._batch_index_acks and not self.state.deleted[entry]:
-            left = cursor.indexes_left_by_cumulative(self._left_of(entry), ack_set)
+            left = cursor.indexes_left_by_cumulative(self.unacked_indexes(entry), ack_set)
             self._unacked_indexes[entry] = left
 
     def _check_stored(self, entry: int) -> None:
@@ -554,8 +554,20 @@ class SingleActiveDispatcher:
                 "an ack of a position that was never stored", rule="what is acknowledged was stored"
             )
 
-    def _left_of(self, entry: int) -> int:
+    def unacked_indexes(self, entry: int) -> int:
+        """Return the batch indexes of an entry that the cursor does not have as acknowledged, as a bit set."""
+        if self.state.deleted[entry]:
+            return 0
         return self._unacked_indexes.get(entry, (1 << self._sizes[entry]) - 1)
+
+    def set_unacked_indexes(self, entry: int, left: int) -> None:
+        """Set the batch indexes that are not acknowledged, as a bit set: acks came in another order than applied."""
+        if not left:
+            self.acknowledge(entry)
+            return
+        self._unacked_indexes[entry] = left
+        self.state.deleted[entry] = 0
+        self.state.s[MARK_DELETE] = min(self.state.s[MARK_DELETE], entry - 1)
 
     def _acked_indexes(self, entry: int) -> int:
         if entry not in self._unacked_indexes:

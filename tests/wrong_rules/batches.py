@@ -40,7 +40,7 @@ WRONG_BATCHES: Final[dict[str, WrongRule]] = {
     "failover_last_ack_set_counts_alone": edit(
         "an ack of single indexes takes back those that were acknowledged before",
         f"{_DISPATCHER}.acknowledge",
-        "cursor.indexes_left(self._left_of(entry), ack_set)",
+        "cursor.indexes_left(self.unacked_indexes(entry), ack_set)",
         "cursor.ack_set_bits(ack_set)",
     ),
     "failover_last_index_leaves_the_batch": edit(

@@ -18,6 +18,7 @@ from dispatch_core.broker.cursor import asks_for_one, first_left, meets_end, rea
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
 from dispatch_core.verify.tally import Fields
+from dispatch_core.verify.trace.batch_ack_orders import HELD_UP_US
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import acknowledged_by
 from dispatch_core.verify.trace.earlier_positions import Begun, EarlierPositions
@@ -33,8 +34,6 @@ from dispatch_core.verify.trace.mark_delete_lines import (
 )
 from dispatch_core.verify.trace.open_effects import OpenEffects
 
-#: The thread of an acknowledgement may be held up so long between what it does and its line, microseconds.
-HELD_UP_US: Final = 100_000
 #: Kinds that a connection's thread writes: what it did before is over.
 OF_A_CONNECTION: Final = frozenset({"flow", "flow_counted", "ack", "redeliver"})
 #: A normal read moves the read position when its entries are there. The dispatcher takes them, which ``read_done`` says, so

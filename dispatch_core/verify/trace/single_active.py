@@ -22,6 +22,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from dispatch_core.broker.cursor import first_left
 from dispatch_core.broker.profiles import Profile
 from dispatch_core.broker.single_active import MOST_WAITING
 from dispatch_core.broker.state import MARK_DELETE, NOBODY
@@ -30,6 +31,7 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line
 from dispatch_core.verify.tally import Fields, Tally, cut_off
 from dispatch_core.verify.trace.active_consumer_change import ActiveChangeVerifier
+from dispatch_core.verify.trace.batch_ack_orders import BatchAck, BatchAckOrders
 from dispatch_core.verify.trace.driver import acknowledged_by, first_shown, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.limits_in_force import REASON_OF_RATE
@@ -98,6 +100,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._read_before_ack: int | None = None
         self._rewound: _Rewound | None = None
         self._moving: tuple[int, int] | None = None  # line of a move of the cursor, mark-delete before it
+        self._batch_ack_orders = BatchAckOrders()
 
     # See ``Driver``: lines that the thread of a connection writes.
     _before_flow = _before_flow_counted = PositionsDriver._effects_are_over
@@ -420,6 +423,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
+            ack = BatchAck(line.seq, who(line), line.t_us, words, cumulative)
+            self._batch_ack_orders.arrived(ack, entry, self.core.unacked_indexes(entry))
             first = int(self.core.state.s[MARK_DELETE]) + 1 if cumulative else entry
             known = self.core.state.deleted[first : entry + 1].copy()
             apply(entry, words)
@@ -519,11 +524,36 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         found = super()._mark_delete_racing(line, recorded)
         if found is None and self._moving is not None and recorded == self._moving[1]:
             return self._moving[0]
-        return found
+        return self._take_other_ack_order(line, recorded) if found is None else found
+
+    def _take_other_ack_order(self, line: Line, mark_delete: int) -> int | None:
+        """Take another order of the acks of a batch if it explains mark-delete; returns the line of the late ack."""
+        now = self._positions_now()[1]
+        entry = min(now, mark_delete) + 1
+        if mark_delete > now and first_left(self.core.state, entry + 1) != mark_delete + 1:
+            return None
+        order = self._batch_ack_orders.settle(entry, line.t_us, acknowledged=mark_delete > now)
+        if order is None:
+            return None
+        seq, left = order
+        self.core.set_unacked_indexes(entry, left)
+        return seq
+
+    def _settle_mark_delete(self, line: Line, expected: int, recorded: int) -> int | None:
+        """See ``PositionsDriver``."""
+        racing = super()._settle_mark_delete(line, expected, recorded)
+        self._batch_ack_orders.forget_up_to(recorded)
+        return racing
+
+    def _acks_are_over(self, connection: int) -> None:
+        """See ``PositionsDriver``."""
+        super()._acks_are_over(connection)
+        self._batch_ack_orders.over(connection)
 
     def _change_cursor_ordinals(self, drop: int) -> None:
         """See ``CursorDriver``."""
         super()._change_cursor_ordinals(drop)
+        self._batch_ack_orders.drop(drop)
         if self._read_before_ack is not None:
             self._read_before_ack -= drop
         self._before_rewind = self._before_rewind[0], self._before_rewind[1] - drop

@@ -1,0 +1,145 @@
+"""Acknowledgements of one batch that overlap, one of them cumulative: what is left of the batch depends on their order.
+
+Acks of batch indexes add up, in any order. A cumulative ack of a part of a batch replaces what was known of it instead, if
+it goes further (``broker.cursor.indexes_left_by_cumulative``). The thread of a connection may be held up between the line of
+its ack and the cursor, for a while (``HELD_UP_US``). So an ack takes effect at any moment up to the next command of its
+connection, and several values may be left. The plain order is that of the lines; a shown mark-delete says whether the batch
+is acknowledged.
+
+A batch of two. Consumer 1 acknowledges the first message cumulatively, consumer 2 the second one:
+
+>>> orders = BatchAckOrders()
+>>> orders.arrived(BatchAck(10, 1, t_us=100, words=[0b10], cumulative=True), entry=4, left=0b11)
+>>> orders.arrived(BatchAck(11, 2, t_us=110, words=[0b01], cumulative=False), entry=4, left=0b10)
+>>> orders.over(1)
+>>> orders.over(2)
+
+In the plain order nothing is left. If the cumulative one came last, it has replaced the other; the second message is left:
+
+>>> orders.settle(4, t_us=200, acknowledged=False)
+(10, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from dispatch_core.broker.cursor import indexes_left, indexes_left_by_cumulative
+
+#: The thread of an acknowledgement may be held up so long between its line and the cursor, microseconds.
+HELD_UP_US: Final = 100_000
+#: Number of acks of a batch that may be on their way at once; of more, the earliest has reached the cursor.
+_MOST_ON_THEIR_WAY: Final = 6
+
+
+class BatchAck(NamedTuple):
+    """The line of an acknowledgement of a batch; ``words``: its ack set, empty = the whole batch."""
+
+    seq: int
+    connection: int
+    t_us: int
+    words: Sequence[int]
+    cumulative: bool
+
+    def applied(self, left: int) -> int:
+        """Return the indexes that it leaves, as bits. A batch of which nothing is left stays acknowledged."""
+        if not self.words or not left:
+            return 0
+        return (indexes_left_by_cumulative if self.cumulative else indexes_left)(left, self.words)
+
+
+class _State(NamedTuple):
+    """One possibility: acks that have not reached the cursor, by their lines, and the indexes left, as bits."""
+
+    waiting: frozenset[int]
+    left: int
+
+
+@dataclass(slots=True)
+class _Batch:
+    acks: dict[int, BatchAck]  # those on their way, by their lines
+    states: set[_State]
+    overlapping: int | None = None  # seq of the last cumulative one that overlaps another
+
+    def arrived(self, ack: BatchAck) -> None:
+        self.acks[ack.seq] = ack
+        self.states = {_State(state.waiting | {ack.seq}, state.left) for state in self.states}
+        if len(self.acks) > _MOST_ON_THEIR_WAY:
+            self.over(min(self.acks))
+        cumulative = [other.seq for other in self.acks.values() if other.cumulative]
+        if cumulative and len(self.acks) > 1:
+            self.overlapping = cumulative[-1]
+
+    def as_of(self, t_us: int) -> None:
+        for seq in [ack.seq for ack in self.acks.values() if ack.t_us + HELD_UP_US < t_us]:
+            self.over(seq)
+
+    def reachable(self) -> set[_State]:
+        """Return the states that the acks on their way may have led to."""
+        found, new = set(self.states), list(self.states)
+        while new:
+            state = new.pop()
+            for seq in state.waiting:
+                following = _State(state.waiting - {seq}, self.acks[seq].applied(state.left))
+                if following not in found:
+                    found.add(following)
+                    new.append(following)
+        return found
+
+    def over(self, seq: int) -> None:
+        self.states = {state for state in self.reachable() if seq not in state.waiting}
+        del self.acks[seq]
+
+    def is_settled(self) -> bool:
+        return not self.acks and len(self.states) == 1
+
+
+class BatchAckOrders:
+    """Batches with acknowledgements that may have reached the cursor in several orders."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, _Batch] = {}
+
+    def arrived(self, ack: BatchAck, entry: int, left: int) -> None:
+        """Take an acknowledgement; ``left``: the indexes left in the plain order before it, 0 = all are acknowledged."""
+        batch = self._batches.get(entry)
+        if batch is None:
+            if not ack.words or not left:
+                return
+            batch = self._batches[entry] = _Batch({}, {_State(frozenset(), left)})
+        batch.as_of(ack.t_us)
+        batch.arrived(ack)
+
+    def over(self, connection: int) -> None:
+        """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
+        for entry, batch in list(self._batches.items()):
+            for seq in [ack.seq for ack in batch.acks.values() if ack.connection == connection]:
+                batch.over(seq)
+            if batch.is_settled():
+                del self._batches[entry]
+
+    def settle(self, entry: int, t_us: int, *, acknowledged: bool) -> tuple[int, int] | None:
+        """Take what the broker shows of an entry: whether it is acknowledged.
+
+        Returns the line of the cumulative ack whose moment explains it, and the indexes that are left then, as bits.
+        ``None`` = no order explains it.
+        """
+        batch = self._batches.get(entry)
+        if batch is None or batch.overlapping is None:
+            return None
+        batch.as_of(t_us)
+        states = {state for state in batch.reachable() if (not state.left) == acknowledged}
+        if not states:
+            return None
+        batch.states = states
+        return batch.overlapping, min((len(state.waiting), state.left) for state in states)[1]
+
+    def forget_up_to(self, entry: int) -> None:
+        """Forget the entries that mark-delete has passed."""
+        self._batches = {at: batch for at, batch in self._batches.items() if at > entry}
+
+    def drop(self, count: int) -> None:
+        """Lower the ordinals of entries; the first ``count`` entries are dropped."""
+        self._batches = {entry - count: batch for entry, batch in self._batches.items() if entry >= count}

@@ -1,0 +1,77 @@
+"""Acks of one batch that overlap a cumulative one reach the cursor in an order that the lines leave open.
+
+In ``4.0.0/soak-80191-failover-racing`` (tests/data/races) consumer 1 acknowledges the first message of batch 13:0
+cumulatively (line 146), and consumer 3 the others one by one (lines 152 and 154). In the order of the lines nothing is left.
+Mark-delete (line 159) shows that something is: the cumulative one came last and has replaced the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dispatch_core.verify.trace.batch_ack_orders import HELD_UP_US, BatchAck, BatchAckOrders
+from tests.dispatch_core.verify import tampering as t
+
+RECORDING: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "soak-80191-failover-racing"
+)
+CUMULATIVE, MOVED, WHOLE_BATCH, MOVED_OVER_IT = 146, 159, 165, 166
+ENTRY: Final = 4
+
+
+def test_mark_delete_says_that_the_cumulative_ack_came_last() -> None:
+    tally = t.verified(RECORDING).tally
+    assert tally.total("divergent") == 0
+    assert [finding.seq for finding in tally.findings if finding.racing_seq == CUMULATIVE] == [MOVED]
+
+
+def test_the_batch_stays_unacknowledged_until_it_is_acknowledged(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    t.line_of(trace, WHOLE_BATCH)["positions"] = ["13:9"]
+    assert MOVED_OVER_IT in {finding.seq for finding in t.divergent(RECORDING, trace, tmp_path)}
+
+
+def test_an_ack_is_not_late_behind_the_next_command_of_its_connection(tmp_path: Path) -> None:
+    trace = t.raw(RECORDING)
+    for seq in range(148, 152):  # consumer 3's, before it acknowledges messages of the batch
+        t.line_of(trace, seq)["consumer"] = 1
+    assert MOVED in {finding.seq for finding in t.divergent(RECORDING, trace, tmp_path)}
+
+
+def of_batch(t_us: int = 110) -> BatchAckOrders:
+    orders = BatchAckOrders()
+    orders.arrived(BatchAck(10, 1, t_us=100, words=[0b110], cumulative=True), ENTRY, left=0b111)
+    orders.arrived(BatchAck(11, 2, t_us=t_us, words=[0b001], cumulative=False), ENTRY, left=0b110)
+    orders.over(2)
+    return orders
+
+
+def test_both_orders_are_open() -> None:
+    assert of_batch().settle(ENTRY, 200, acknowledged=False) == (10, 0b110)  # it has replaced the other
+    assert of_batch().settle(ENTRY, 200, acknowledged=True) == (10, 0)
+
+
+def test_an_ack_that_overlaps_no_other_has_one_outcome() -> None:
+    orders = BatchAckOrders()
+    orders.arrived(BatchAck(10, 1, t_us=100, words=[0b110], cumulative=True), ENTRY, left=0b111)
+    assert orders.settle(ENTRY, 200, acknowledged=False) is None
+
+
+def test_time_settles_the_order() -> None:
+    late = of_batch(t_us=101 + HELD_UP_US)
+    assert late.settle(ENTRY, 102 + HELD_UP_US, acknowledged=False) is None
+
+
+def test_an_entry_that_mark_delete_has_passed_is_settled() -> None:
+    orders = of_batch()
+    orders.forget_up_to(ENTRY)
+    assert orders.settle(ENTRY, 200, acknowledged=False) is None
+
+
+def test_dropping_entries_lowers_the_others() -> None:
+    orders = of_batch()
+    orders.drop(3)
+    assert orders.settle(ENTRY - 3, 200, acknowledged=False) is not None
+    orders.drop(2)
+    assert orders.settle(ENTRY - 5, 200, acknowledged=False) is None
