@@ -33,10 +33,12 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, read_loop_classic
+from dispatch_core.broker import commands, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.broker.multiple_consumers import Between, Round, nothing_between
@@ -115,6 +117,22 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         s = self.state.s
         s[st_.READ_POSITION] = max(s[st_.READ_POSITION], entry)
 
+    def pre_filters(self) -> bool:
+        """True if a replay read leaves out what cannot be sent (#22245)."""
+        return bool(read_loop_classic.pre_filters(self.state))
+
+    def first_held_back(self, entries: Sequence[int]) -> list[int]:
+        """Return the first entry that is held back from each recently joined consumer; ``entries``: of the replay set."""
+        st = self.state
+        first: dict[int, int] = {}
+        for entry in entries:
+            owner = self._owner_of_replay(entry)
+            if owner == st_.NOBODY or owner in first:
+                continue
+            if not read_position.within(entry, read_position.limit_now(st, owner, True)):
+                first[owner] = entry
+        return list(first.values())
+
     def may_be_held_back(self) -> bool:
         """True if a consumer that joins now is held back, provided that the read position is far enough."""
         return bool(read_position.holds_back_who_joins(self.state))
@@ -132,6 +150,33 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     def _plan_replay(self) -> None:
         read_loop_classic.plan_replay(self.state, self._plan)
+
+    def _plan_replay_in_parts(self, between: Between, pauses: Sequence[int]) -> None:
+        """Plan a replay as ``_plan_replay`` does, with a step before each owner of the entries ``pauses``.
+
+        The pre-filter looks at the other owners first. Mark-delete may move meanwhile, and free recently joined consumers.
+        """
+        st, plan = self.state, self._plan
+        undecided = plan[0] == read_loop.UNDECIDED and not read_loop_classic.takes_stuck_flag(st)
+        found = int(read_loop_classic.first_positions(st, plan[1], plan)) if undecided else 0
+        entries = plan[2 : 2 + found].copy()
+        owners = np.array([self._owner_of_replay(entry) for entry in entries.tolist()])
+        last = [self._owner_of_replay(entry) for entry in pauses]
+        kept: list[int] = []
+        for step, owned in enumerate([~np.isin(owners, last), *(owners == owner for owner in last)], 1):
+            if step > 1:
+                between(step)
+            count = int(owned.sum())
+            plan[2 : 2 + count] = entries[owned]
+            count = int(read_loop_classic.leave_out_unsendable(st, plan, count))
+            kept += plan[2 : 2 + count].tolist()
+        plan[2 : 2 + len(kept)] = sorted(kept)
+        read_loop_classic.plan_found(st, plan, len(kept))
+
+    def _owner_of_replay(self, entry: int) -> int:
+        """Return the slot that owns the hash which the replay set has with an entry; NOBODY = it has none."""
+        hash_id = self.state.replay_hash.item(entry)
+        return st_.NOBODY if hash_id == st_.NO_HASH else self.state.hash_owner.item(hash_id)
 
     def _plan_normal(self) -> None:
         read_loop_classic.plan_normal(self.state, self._plan)

@@ -68,8 +68,20 @@ def plan_replay(st: State, plan: I64) -> None:
     found = 0
     if not takes_stuck_flag(st):
         found = first_positions(st, plan[1], plan)
-        if st.s[PRE_FILTERS_REPLAY] == 1 and st.s[IN_ORDER] == 1:
+        if pre_filters(st):
             found = leave_out_unsendable(st, plan, found)
+    plan_found(st, plan, found)
+
+
+@compiled
+def pre_filters(st: State) -> bool:
+    """True if a replay read leaves out what cannot be sent (#22245)."""
+    return st.s[PRE_FILTERS_REPLAY] == 1 and st.s[IN_ORDER] == 1
+
+
+@compiled
+def plan_found(st: State, plan: I64, found: int) -> None:
+    """Plan a replay read of the first ``found`` entries from ``plan[2]`` on, if there are any."""
     if found > 0:
         plan[0] = REPLAY_READ
         plan[1] = found
@@ -118,7 +130,8 @@ def first_positions(st: State, size: int, plan: I64) -> int:
 def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
     """Apply the replay pre-filter (#22245): keep of each owner's entries those it may be sent now, by permits and position.
 
-    An entry whose hash is unknown is kept: it is decided at dispatch. Returns how many of the ``count`` are left.
+    The broker looks at one owner after the other, in the order of a hash map (filterOutEntriesWillBeDiscarded). An entry
+    whose hash is unknown is kept: it is decided at dispatch. Returns how many of the ``count`` are left.
     """
     st.s[STAMP] += 1
     kept = 0
@@ -140,7 +153,7 @@ def leave_out_unsendable(st: State, plan: I64, count: int) -> int:
 @compiled
 def normal_read_is_needed(st: State) -> bool:
     """True if a normal read is of use: a consumer that has not recently joined has permits and is not blocked (#22245)."""
-    if st.s[PRE_FILTERS_REPLAY] == 0 or st.s[IN_ORDER] == 0:
+    if not pre_filters(st):
         return True
     for at in range(st.s[N_CONSUMERS]):
         slot = st.order[at] + WIDE

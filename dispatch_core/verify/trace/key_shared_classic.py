@@ -25,9 +25,11 @@ from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.key_shared import MAX_PAUSES
 from dispatch_core.verify.trace.races import Command, Difference, Outcome
 from dispatch_core.verify.trace.racing import Window
 from dispatch_core.verify.trace.recently_joined import RecentlyJoinedVerifier
+from dispatch_core.verify.trace.recorded import Recorded
 from dispatch_core.verify.trace.unlogged_acks import UnloggedAcksVerifier
 
 A = TypeVar("A")
@@ -169,6 +171,18 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
                 reached = self._entries.last_up_to(*position)
                 gone |= {item for item in self._removed_between(pruned_at) if item[1] <= reached}
         return gone
+
+    def _pauses(self, recorded: Recorded) -> list[int]:
+        """See ``KeySharedVerifier``. The pre-filter of a replay read frees consumers as it goes from one owner to the next.
+
+        So owners that it looks at first may be held back still, while those that it looks at last have been freed by
+        mark-delete: they get entries beyond their position.
+        """
+        if not recorded.prunes or recorded.read.kind != "Replay" or not self.core.pre_filters():
+            return []
+        return self.core.first_held_back([entry for entry in recorded.read.entries if entry >= 0])[
+            :MAX_PAUSES
+        ]
 
     def _read_moved_on(self) -> None:
         """See ``KeySharedVerifier``: whoever joins now remembers the position behind that read."""

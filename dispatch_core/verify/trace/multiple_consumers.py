@@ -418,6 +418,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
                     recorded.results.setdefault(line.inputs["type"], line.seq)
                 elif line.kind == "draining_release" and line.recorded["ref_count_before"] == 1:
                     recorded.released.add(line.recorded["hash"])
+                elif line.kind == "recently_joined_pruned":
+                    recorded.prunes = True
                 continue
             self._judged.add(at)
         self._judged.discard(self._at)

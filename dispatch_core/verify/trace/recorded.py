@@ -47,6 +47,7 @@ class Recorded:
     released: set[int] = field(
         default_factory=set
     )  # hashes of which the last pending ack goes within the window
+    prunes: bool = False  # recently joined consumers are freed within the window
     adds: dict[int, Said] = field(default_factory=dict)  # consumer → hashes that begin to drain
     closed: Said = field(default_factory=list)  # (hash, reference count before)
     sent: list[Sent] = field(default_factory=list)

@@ -142,9 +142,8 @@ def test_an_entry_acknowledged_before_the_read_is_not_read(tmp_path: Path) -> No
     trace.insert(next_ack, ack | {"t_us": trace[next_ack]["t_us"]})
     for seq, line in enumerate(trace[2:], 1):
         line["seq"] = seq
-    (done,) = [
-        line["seq"] for line in trace[2:] if line["kind"] == "read_done" and "119:20" in line["positions"]
-    ]
+    reads = [line for line in trace[next_ack:] if line["kind"] == "read_done"]
+    (done,) = [line["seq"] for line in reads if "119:20" in line["positions"]]
     assert done in divergent(t.verified(t.copy_with(RACES / name, trace, tmp_path)))
 
 
