@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dispatch_core.audit.promises.promise import FAIL
+from dispatch_core.audit.sentences.order_faults import order_fault
 from dispatch_core.broker.profiles import Dispatcher, Profile, known_releases
 from dispatch_core.broker.versions import parse_version, text_of
 from dispatch_core.errors import DispatchAuditError, ProfileError
@@ -22,7 +23,6 @@ from dispatch_core.recording.log_profile import profile_of
 from dispatch_core.what_if.client_changes import AUTO_SPLIT, KEY_SHARED, ClientChanges
 from dispatch_core.what_if.compare import NO_VIOLATION, Case, OrderLimits, Row, case_of, predicted_for
 from dispatch_core.what_if.measure import Measures
-from dispatch_core.what_if.order_faults import order_fault
 from dispatch_core.what_if.rules import RECORDED, RuleSet, same_rules
 
 #: Kinds of changes, as they are tried.

@@ -43,8 +43,9 @@ from dispatch_core.audit.deliveries.scan import Scanned
 from dispatch_core.audit.deliveries.window import LogWindow
 from dispatch_core.audit.sentences.durations import duration
 from dispatch_core.audit.sentences.names import shown
+from dispatch_core.audit.sentences.order_faults import OF_EARLIER_RULES, OrderFault, order_fault
 from dispatch_core.audit.sentences.reasons import ORDERING_RULES
-from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
+from dispatch_core.broker.profiles import Profile
 
 #: Without a trace an ack is seen on arrival only. The slowest of 150,000 recorded acks was applied after 15 ms; a delivery
 #: that follows an ack within this time may have overtaken it.
@@ -96,16 +97,8 @@ _MAYBE_A_CHANGE: Final = (
 )
 _NO_CHANGE: Final = "; no change of the active consumer explains it"
 
-_DRAINING_WOULD_NOT: Final = f", {ORDERING_RULES['draining_hash']} would not"
-_RULE_SAYS: Final = {
-    OrderingRule.READ_POSITION: f"{ORDERING_RULES['recently_joined']} lets this happen{_DRAINING_WOULD_NOT}",
-    OrderingRule.LAST_SENT_POSITION: f"{ORDERING_RULES['last_sent_position']} lets this happen{_DRAINING_WOULD_NOT}",
-    OrderingRule.DRAINING_HASHES: f"{ORDERING_RULES['draining_hash']} are there to prevent this",
-    OrderingRule.NONE: "the consumers had allowed delivery out of order",
-}
-#: Suffixes for draining hashes: the known cause in early releases, and the meaning in later ones.
-_TWO_REPLAY_READS: Final = "; before 4.0.3 two replay reads can be under way at once (#23384)"
-_BROKER_BUG: Final = "; keep the log, a broker that does it has a bug"
+#: What draining hashes mean for a finding, where no fault of the release explains it.
+_BROKER_BUG: Final = "keep the log, a broker that does it has a bug"
 
 #: Findings that are described at a time; as objects of Python they take several times the memory of their rows.
 _AT_ONCE: Final = 5_000
@@ -521,19 +514,15 @@ class Findings:
         if self._window.non_persistent:
             return "; the dispatcher of a non-persistent topic sends the entries of a producer in the order of publishing"
         if self._window.consumers[self._sent[delivery].consumer].allow_out_of_order:
-            return "; " + _RULE_SAYS[OrderingRule.NONE]
+            return f"; {OrderFault.ALLOWED}"
         if self._profile is None:
             return ""
-        if (
-            self._profile.dispatcher is Dispatcher.KEY_SHARED_CLASSIC
-            and "read_position" not in self._profile.changes
-        ):
-            return "; releases before 2.6 have no rule for keys that move (#7106)"
-        text = f"; {_RULE_SAYS[self._profile.ordering]}"
-        if self._profile.ordering is not OrderingRule.DRAINING_HASHES:
-            return text
-        early = "cancel_clears_replay_read" in self._profile.changes
-        return text + (_TWO_REPLAY_READS if early else _BROKER_BUG)
+        fault = order_fault(self._profile)
+        if fault in OF_EARLIER_RULES:
+            return f"; {fault}, {ORDERING_RULES['draining_hash']} would not"
+        if fault in (None, OrderFault.TWO_REPLAY_READS):
+            return f"; {ORDERING_RULES['draining_hash']} are there to prevent this; {fault or _BROKER_BUG}"
+        return f"; {fault}"
 
     def _cause(self, delivery: int) -> str | None:
         """Return the cause of a repeated delivery; ``None`` if nothing explains it."""

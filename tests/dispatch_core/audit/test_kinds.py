@@ -88,6 +88,13 @@ def test_disorder_under_draining_hashes_says_what_it_means(audit: Any, release: 
     assert finding["explanation"].endswith(f"(PIP-379) are there to prevent this; {said}")
 
 
+def test_disorder_of_sticky_consumers_blames_no_draining_and_no_consumer(audit: Any) -> None:
+    sticky = {"mode": "STICKY", "allow_out_of_order": False, "ranges": [[0, 65535]]}
+    joins = added(1) | {"key_shared": sticky}
+    (finding,) = of_kind(audit(joins, sent(1, 3, 0), broker_version="4.2.4"), "out_of_order")
+    assert finding["explanation"].endswith("; no rule keeps the order of keys that move between sticky ranges")
+
+
 def test_out_of_order_first_sent_after_a_later_entry_to_anyone(audit: Any) -> None:
     result = audit(added(1), added(2), sent(1, 3), ack(1, 3), sent(2, 1))
     (finding,) = of_kind(result, "out_of_order")

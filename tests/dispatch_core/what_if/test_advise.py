@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatch_core.audit.sentences.order_faults import order_fault
 from dispatch_core.broker.profiles import resolve
 from dispatch_core.cli.main import main
 from dispatch_core.recording.log import DispatcherLog
@@ -15,7 +16,6 @@ from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.what_if.advise import LINE, PATCH, SETTING, advice, against, changes_for
 from dispatch_core.what_if.advise_text import as_json, effects, for_page, for_people
 from dispatch_core.what_if.compare import OrderLimits
-from dispatch_core.what_if.order_faults import order_fault
 from tests.dispatch_core.audit.small_logs import added, message, numbered, read, sent, write
 from tests.json_lines import valid_lines
 
@@ -149,14 +149,14 @@ def test_a_selector_takes_no_fault_away_and_a_release_may() -> None:
         faults = {order_fault(resolve(release, {**settings, RING: ring})) for ring in (True, False)}
         assert len(faults) == 1
         assert None not in faults
-    assert order_fault(resolve("4.0.2")) == "two replay reads can be under way at once (#23384)"
+    assert order_fault(resolve("4.0.2")) == "before 4.0.3 two replay reads can be under way at once (#23384)"
     assert order_fault(resolve("4.0.3")) is None
     assert order_fault(resolve("4.2.4")) is None
 
 
 def test_sticky_consumers_have_no_ordering_rule_and_auto_split_ones_have() -> None:
     sticky = order_fault(resolve("4.2.4", key_shared_mode="STICKY"))
-    assert sticky == "no rule keeps the order of keys that move"
+    assert sticky == "no rule keeps the order of keys that move between sticky ranges"
     classic = {FLAG: True}
     assert order_fault(resolve("4.2.4", classic, key_shared_mode="STICKY")) == sticky
     assert order_fault(resolve("4.2.4", classic)) == (
