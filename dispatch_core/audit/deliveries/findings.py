@@ -99,6 +99,10 @@ _NO_CHANGE: Final = "; no change of the active consumer explains it"
 
 #: What draining hashes mean for a finding, where no fault of the release explains it.
 _BROKER_BUG: Final = "keep the log, a broker that does it has a bug"
+#: The same where a move of the cursor frees a key whose entries a consumer still has.
+_BUG_OR_MOVE: Final = (
+    "keep the log: unless entries were skipped or expired without a line, the broker has a bug"
+)
 
 #: Findings that are described at a time; as objects of Python they take several times the memory of their rows.
 _AT_ONCE: Final = 5_000
@@ -344,7 +348,7 @@ class Findings:
         elif self._window.single_active and handover == layout.NO_HANDOVER:
             text += _NO_CHANGE
         else:
-            text += self._rule(delivery)
+            text += self._rule(delivery, _BUG_OR_MOVE)
         return self._finding(
             "split_key",
             delivery,
@@ -508,7 +512,7 @@ class Findings:
             return f"{sent}, in an earlier load of the topic"
         return sent
 
-    def _rule(self, delivery: int) -> str:
+    def _rule(self, delivery: int, bug: str = _BROKER_BUG) -> str:
         if self._window.single_active:
             return "; a change of Failover's active consumer does not wait for entries that are pending on the old one"
         if self._window.non_persistent:
@@ -521,7 +525,7 @@ class Findings:
         if fault in OF_EARLIER_RULES:
             return f"; {fault}, {ORDERING_RULES['draining_hash']} would not"
         if fault in (None, OrderFault.TWO_REPLAY_READS):
-            return f"; {ORDERING_RULES['draining_hash']} are there to prevent this; {fault or _BROKER_BUG}"
+            return f"; {ORDERING_RULES['draining_hash']} are there to prevent this; {fault or bug}"
         return f"; {fault}"
 
     def _cause(self, delivery: int) -> str | None:

@@ -88,11 +88,22 @@ def test_disorder_under_draining_hashes_says_what_it_means(audit: Any, release: 
     assert finding["explanation"].endswith(f"(PIP-379) are there to prevent this; {said}")
 
 
+def test_a_split_key_may_follow_an_expiry_that_has_no_line(audit: Any) -> None:
+    (finding,) = of_kind(
+        audit(added(1), sent(1, 0), added(2), sent(2, 3), broker_version="4.2.4"), "split_key"
+    )
+    assert finding["explanation"].endswith(
+        "; keep the log: unless entries were skipped or expired without a line, the broker has a bug"
+    )
+
+
 def test_disorder_of_sticky_consumers_blames_no_draining_and_no_consumer(audit: Any) -> None:
     sticky = {"mode": "STICKY", "allow_out_of_order": False, "ranges": [[0, 65535]]}
     joins = added(1) | {"key_shared": sticky}
     (finding,) = of_kind(audit(joins, sent(1, 3, 0), broker_version="4.2.4"), "out_of_order")
-    assert finding["explanation"].endswith("; no rule keeps the order of keys that move between sticky ranges")
+    assert finding["explanation"].endswith(
+        "; no rule keeps the order of keys that move between sticky ranges"
+    )
 
 
 def test_out_of_order_first_sent_after_a_later_entry_to_anyone(audit: Any) -> None:
