@@ -9,10 +9,12 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
+from typing import Final
 
 from tests.soak.driver import Driver, DriverError
 from tests.soak.judging import Played, Result, judge
@@ -21,6 +23,8 @@ from tests.soak.shrinking import shrink
 
 #: Seeds that are judged by one call of a command, which takes seconds to begin.
 BATCH = 8
+#: How often a broker is started until it serves: another process may take one of its ports.
+_START_TRIES: Final = 3
 #: How often a script of a racing seed is played before it counts as one that does not diverge.
 _RACING_TRIES = 3
 
@@ -136,6 +140,12 @@ class Soak:
     def _running(self, driver: Driver | None) -> Driver:
         if driver is not None and driver.runs:
             return driver
+        for _ in range(_START_TRIES - 1):
+            with suppress(DriverError):
+                return self._started()
+        return self._started()
+
+    def _started(self) -> Driver:
         started = Driver(self.target, self.release, self.home / "playing" / f"broker-{next(self._number)}")
         self._drivers.append(started)
         return started

@@ -11,6 +11,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.stream.Stream;
 import org.apache.pulsar.PulsarStandalone;
 import org.apache.pulsar.PulsarStandaloneStarter;
@@ -20,6 +21,8 @@ import org.apache.pulsar.broker.ServiceConfiguration;
 /** A standalone broker in this JVM. Its data are in {@code bookkeeper} and {@code metadata} below one folder. */
 public final class StandaloneBroker implements AutoCloseable {
     private static final String LOOPBACK = "127.0.0.1";
+    private static final int LOWEST_PORT = 10_000;
+    private static final int LOWEST_OUTGOING_PORT = 32_768; // of Linux; other systems begin higher
 
     private final int port;
     private final int webPort;
@@ -92,12 +95,19 @@ public final class StandaloneBroker implements AutoCloseable {
                 + setting.getValue()).toList());
     }
 
+    /**
+     * A free port below those that the system gives to outgoing connections: one of these could take it before the broker does.
+     */
     public static int freePort() {
-        try (ServerSocket socket = new ServerSocket(0)) {
-            return socket.getLocalPort();
-        } catch (IOException none) {
-            throw new UncheckedIOException(none);
+        IOException last = null;
+        for (int tries = 0; tries < 100; tries++) {
+            try (ServerSocket socket = new ServerSocket(ThreadLocalRandom.current().nextInt(LOWEST_PORT, LOWEST_OUTGOING_PORT))) {
+                return socket.getLocalPort();
+            } catch (IOException taken) {
+                last = taken;
+            }
         }
+        throw new UncheckedIOException(last);
     }
 
     /** Make an empty folder. */

@@ -33,7 +33,7 @@ final class SoakDriver {
     public static void main(String[] words) throws Exception {
         java.io.PrintStream answers = System.out;
         System.setOut(System.err);
-        StandaloneBroker broker = StandaloneBroker.fresh(Path.of(words[0]).toAbsolutePath(), SETTINGS);
+        StandaloneBroker broker = started(Path.of(words[0]).toAbsolutePath());
         try (PulsarAdmin admin = PulsarAdmin.builder().serviceHttpUrl(broker.webUrl()).build()) {
             answers.println("ready " + PulsarVersion.getVersion() + " " + String.join(",", TraceAgent.missing()));
             Administration administration = new Administration(admin, broker.service());
@@ -43,6 +43,16 @@ final class SoakDriver {
             }
         }
         Runtime.getRuntime().halt(0); // the broker leaves threads behind
+    }
+
+    private static StandaloneBroker started(Path folder) {
+        try {
+            return StandaloneBroker.fresh(folder, SETTINGS);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            Runtime.getRuntime().halt(1); // a broker that started in part leaves threads behind, which keep the process
+            return null;
+        }
     }
 
     private static String play(StandaloneBroker broker, Administration administration, Path folder) {
