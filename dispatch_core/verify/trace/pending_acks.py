@@ -246,12 +246,11 @@ class PendingAcksDriver(RacingDriver):
         """Take an ack that has no line of its effect: of batch indexes, by so many ``messages``, or of nobody's entry."""
 
     def begin_command(self, command: Command) -> object:
-        """Apply an ack in full; returns the release that follows it, None if none does."""
+        """Apply an ack in full; returns its effect on the consumer that held the entry, None if nobody did."""
         if command.words:
             self.core.acknowledge_indexes(command.entry, command.words, command.connection)
             return None
-        acked = self.core.ack(command.entry, command.connection)
-        return None if acked is None else acked.released
+        return self.core.ack(command.entry, command.connection)
 
     def finish_command(self, command: Command) -> None:
         """Apply the later parts of an ack (holder's counter, cursor) or of a redelivery request (counter, permits)."""
@@ -279,8 +278,8 @@ class PendingAcksDriver(RacingDriver):
             self._report_missing(self._releases.missing(connection=by))
             if command is not None and command.applied:
                 self._forget(command)
-                if isinstance(command.result, Released):
-                    self._releases.expect([command.result], connection=command.connection)
+                if isinstance(command.result, Acked):
+                    self._releases.expect([command.result.released], connection=command.connection)
                 continue
             if command is not None:
                 self._settle(self.connection(command.connection))
@@ -342,7 +341,7 @@ class PendingAcksDriver(RacingDriver):
     def _held_before(self, command: Command) -> int | None:
         """Return the consumer that holds, or held, the entry of an ack whose removal's line is to come."""
         if command.applied:
-            return command.result.consumer if isinstance(command.result, Released) else None
+            return command.result.consumer if isinstance(command.result, Acked) else None
         return self.core.holder(command.entry, command.connection)
 
     def _forget(self, command: Command) -> None:

@@ -278,10 +278,13 @@ class RacingDriver(CursorDriver):
         """Count permits in the dispatcher; the consumer has done so before.
 
         If it was an ack that unblocked the consumer, it has lowered the unacked counter, or not yet, as the release has it.
+        Of a consumer that is not blocked the line says nothing about acks, only about requests that unblocked it.
         """
         permits = self._permits(line)
         connection = self.connection(who(line))
-        if self.core.state.s[st_.UNBLOCK_TEST] == st_.UNBLOCK_AFTER:
+        requests = any(command.entry < 0 and not command.permits for command in connection.late)
+        lowers_first = self.core.state.s[st_.UNBLOCK_TEST] == st_.UNBLOCK_AFTER
+        if lowers_first and (requests or self.core.is_blocked(who(line))):
             self._settle(connection)
         self._settle_applied(connection, permits)
         self.core.flow_applied(who(line), permits)

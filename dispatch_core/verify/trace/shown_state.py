@@ -543,11 +543,13 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
     def _plain_at(self, consumer: int, seq: int) -> Counters:
         """Return a consumer's values in the plain order at line ``seq``; it may stand in front of the send of its round."""
         plain = self._plain_counters(consumer, self._late_commands())
-        # Flows that an earlier decision has shown to come before it, and whose line is to come.
+        # Commands that a decision has shown to come before it, and whose line is to come.
         peeked = self._peeked.values() if self._peeked else ()
-        ahead = [c for c in peeked if c.applied and c.connection == consumer and c.seq > seq]
+        ahead = [c for c in peeked if c.applied and c.seq > seq]
         if ahead:
-            plain = plain._replace(permits=plain.permits - sum(command.permits for command in ahead))
+            flowed = sum(command.permits for command in ahead if command.connection == consumer)
+            acked = sum(self._lowers(command, consumer)[0] for command in ahead)
+            plain = plain._replace(permits=plain.permits - flowed, unacked=plain.unacked + acked)
         for charge in reversed(self._charges.get(consumer, ())):
             if seq < charge.sent:
                 plain = _before(charge, plain)
@@ -751,7 +753,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         """Return the hash that is kept with a pending ack which is removed now; ``None`` if there is none."""
         command = self._next_removal(holder, entry)
         if command is not None and command.applied:
-            return getattr(command.result, "hash", None)
+            return command.result.released.hash if isinstance(command.result, Acked) else None
         return self.core.pending_hash(entry)
 
     def _on_draining_clear(self, line: Line) -> None:

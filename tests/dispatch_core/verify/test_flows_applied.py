@@ -3,6 +3,10 @@
 ``4.2.4/random-1000-sticky-quiet`` (tests/data/races): flows of 1 arrive at the lines 1686, 1688 and 1690, the first two
 are counted at once, the last at 1701. The line 1691 shows that the permits of the first have reached the dispatcher: it
 shows nothing about the last, so that the read at 1694 and the delivery at 1698 see 2 permits.
+
+They show nothing about acknowledgements, unless their consumer was blocked. In ``4.2.4/soak-80354-classic-ch-quiet`` an ack
+(line 1710) frees a recently joined consumer when it reaches the cursor. Permits of its connection, of before, reach the
+dispatcher first, and the attempts of 1713 and 1716 find nothing to send.
 """
 
 from __future__ import annotations
@@ -51,3 +55,21 @@ def test_permits_of_all_flows_that_reached_the_dispatcher_show_the_last_to_be_co
     assert {line["kind"] for line in applied} == {"flow_applied"}
     trace[FIRST_APPLIED + 1 : FIRST_APPLIED + 1] = applied
     assert ("divergent", None, READ) in findings_of(trace, tmp_path)
+
+
+# --- acks ------------------------------------------------------------------------------------------------------------
+
+ACKED: Final = RECORDING.with_name("soak-80354-classic-ch-quiet")
+ACK, REACHED, OTHERS = 1710, 1712, (1714, 1717)
+
+
+def test_permits_of_before_leave_an_ack_open() -> None:
+    tally = t.verified(ACKED).tally
+    assert tally.total("divergent") == 0
+    assert [(finding.seq, finding.racing_seq) for finding in tally.findings] == [(at, ACK) for at in OTHERS]
+
+
+def test_a_later_command_of_the_connection_closes_it(tmp_path: Path) -> None:
+    """The last of the connection's flows, all of which were counted, is put behind the ack."""
+    trace = t.moved(t.moved(t.raw(ACKED), 1704, REACHED), 1704, REACHED)
+    assert {1714, 1717} <= {finding.seq for finding in t.divergent(ACKED, trace, tmp_path)}

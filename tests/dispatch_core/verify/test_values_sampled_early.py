@@ -24,6 +24,9 @@ flight, line 532, which moves the read position to 35:62.
 
 ``4.2.4/soak-5111-ch-racing``: the connection of consumer 2 breaks before line 79, so it has no usable permits. It is removed
 at line 84.
+
+``4.0.0/soak-80453-ch-racing``: the usable permits of line 715 are of the beginning of a read attempt. Consumer 1
+acknowledges 12 messages from line 722 on, within the attempt. Line 756, of its end, shows that these are acknowledged.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ ANSWERED = RACES / "4.0.0" / "ops-24106-reset-back-failover"
 UNBLOCKED = RACES / "4.0.0" / "random-22134-range-quiet"
 RESET = RACES / "4.2.4" / "ops-50017-reset-back-classic-ch"
 BROKEN = RACES / "4.2.4" / "soak-5111-ch-racing"
+ACKED = RACES / "4.0.0" / "soak-80453-ch-racing"
 READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
@@ -212,3 +216,15 @@ def test_a_thread_writes_its_mark_delete_line_behind_that_of_another(
         line["seq"] = number
     found = findings_of(PRUNED, trace, tmp_path)
     assert [status for status, _racing, seq in found if seq == 1448] == [status]
+
+
+def test_acks_within_an_attempt_change_no_value_of_before(tmp_path: Path) -> None:
+    assert [seq for _status, _racing, seq in findings_of(ACKED, t.raw(ACKED), tmp_path)] == [756]
+
+
+@pytest.mark.parametrize("usable", [31, 34, 45])
+def test_a_value_of_before_has_the_acks_of_before(usable: int, tmp_path: Path) -> None:
+    trace = t.raw(ACKED)
+    assert line_of(trace, 715)["value"] == 33
+    line_of(trace, 715)["value"] = usable
+    assert ("divergent", None, 715) in findings_of(ACKED, trace, tmp_path)
