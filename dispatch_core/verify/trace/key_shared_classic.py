@@ -12,15 +12,15 @@ one or refutes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.key_shared import KeySharedDispatcher
 from dispatch_core.broker.key_shared_classic import ClassicKeySharedDispatcher
-from dispatch_core.broker.multiple_consumers import Between, Round
+from dispatch_core.broker.multiple_consumers import Between, Read, Round
 from dispatch_core.broker.profiles import Profile
-from dispatch_core.broker.state import NOBODY
+from dispatch_core.broker.state import N_REPLAY, NOBODY
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
@@ -183,6 +183,12 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         return self.core.first_held_back([entry for entry in recorded.read.entries if entry >= 0])[
             :MAX_PAUSES
         ]
+
+    def _allowed_by_rate(self, read: Read) -> Iterable[int]:
+        """See ``MultipleConsumersVerifier``. A rate bounds what the pre-filter looks at, not what it leaves."""
+        if read.kind != "Replay" or not self.core.pre_filters():
+            return super()._allowed_by_rate(read)
+        return range(len(read.entries), int(self.core.state.s[N_REPLAY]) + 1)
 
     def _read_moved_on(self) -> None:
         """See ``KeySharedVerifier``: whoever joins now remembers the position behind that read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -354,14 +354,20 @@ class MultipleConsumersVerifier(ShownStateDriver):
         found = differing_read(read, recorded, self._positions)
         if not found:
             return read
-        said = recorded.read
-        self._take_back(saved)
-        capped = self.core.attempt_read(between, said.max_entries or len(said.entries))
-        if not differing_read(capped, recorded, self._positions):
-            limited += found
-            return capped
+        for at_most in self._allowed_by_rate(recorded.read):
+            self._take_back(saved)
+            capped = self.core.attempt_read(between, at_most)
+            if not differing_read(capped, recorded, self._positions):
+                limited += found
+                return capped
+            if len(capped.entries) > len(recorded.read.entries):
+                break
         self._take_back(saved)
         return self.core.attempt_read(between)
+
+    def _allowed_by_rate(self, read: Read) -> Iterable[int]:
+        """Return how many entries a dispatch rate may have allowed an attempt with a recorded read, the fewest first."""
+        return (read.max_entries or len(read.entries),)
 
     def _take_back(self, saved: Saved) -> None:
         """Take an attempt back: the core is as it was saved, and nothing has had an effect."""
