@@ -70,6 +70,19 @@ def test_an_entry_is_refused_as_a_whole() -> None:
     assert truth([*batch, *again, Step(9, "received", "c1", (3, 1), 1, "k", 1)]).repeated
 
 
+def test_each_refusal_of_a_message_of_an_entry_may_send_it_again() -> None:
+    """The second request is on its way when the first one's messages come."""
+    batch = [
+        Step(0, "joined", "c1"),
+        *(Step(at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        *(Step(2 + at, "nacked", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        *(Step(4 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        *(Step(6 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+    ]
+    assert not truth(batch).repeated
+    assert truth([*batch, Step(9, "received", "c1", (3, 1), 1, "k", 1)]).again_in_hand == {((3, 1), 1)}
+
+
 def test_an_acknowledgement_behind_a_request_for_its_entry_may_come_too_late() -> None:
     batch = [
         Step(0, "joined", "c1"),

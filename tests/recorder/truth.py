@@ -21,6 +21,7 @@ goes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -104,7 +105,8 @@ class _Observer:
         self._unsent_acks = unsent_acks
         self._given: dict[str, dict[str, Position]] = {}  # consumer: key: its latest entry
         self._unacknowledged: dict[str, dict[Message, str]] = {}  # consumer: message: key
-        self._refused: set[tuple[str, Position]] = set()
+        self._refused: Counter[tuple[str, Position]] = Counter()  # number of refusals of messages of an entry
+        self._receipts: Counter[tuple[str, Message]] = Counter()
         self._may_rewind: set[str] = set()
         self._single_active = False
         self._acked: dict[Message, int] = {}  # message: how many reloads there had been
@@ -165,8 +167,11 @@ class _Observer:
                 self._may_rewind.discard(name)
             else:
                 self.truth.out_of_order.add((name, step.key, step.position))
-        if message in self._unacknowledged.get(name, ()):
+        # Each refusal may be a request of its own, and the entry is sent again for each.
+        again = self._receipts[name, message] > self._refused[name, step.position]
+        if again and message in self._unacknowledged.get(name, ()):
             self.truth.again_in_hand.add(message)
+        self._receipts[name, message] += 1
         for other, unacknowledged in self._unacknowledged.items():
             if (
                 keyed
@@ -196,7 +201,7 @@ class _Observer:
         unacknowledged = self._unacknowledged.get(step.consumer, {})
         for message in [message for message in unacknowledged if message[0] == step.position]:
             del unacknowledged[message]  # the broker sends all messages of an entry again
-        self._refused.add((step.consumer, step.position))
+        self._refused[step.consumer, step.position] += 1
 
     def _count_entry(self, name: str, message: Message) -> bool:
         """Count the delivery of an entry with its first message, and return whether this is it."""
