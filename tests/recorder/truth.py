@@ -138,6 +138,8 @@ class _Observer:
         self._single_active = step.type in ("Failover", "Exclusive")
         self._change()
         self._given[step.consumer], self._unacknowledged[step.consumer] = {}, {}
+        for receipt in [receipt for receipt in self._receipts if receipt[0] == step.consumer]:
+            del self._receipts[receipt]
         self._may_rewind.discard(step.consumer)
         self._last.pop(step.consumer, None)
 
