@@ -59,6 +59,7 @@ class _State(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
+    entry: int
     acks: dict[int, BatchAck]  # those on their way, by their lines
     states: set[_State]
     overlapping: int | None = None  # seq of the last cumulative one that overlaps another
@@ -101,6 +102,10 @@ class BatchAckOrders:
 
     def __init__(self) -> None:
         self._batches: dict[int, _Batch] = {}
+        self._of: dict[
+            int, list[tuple[_Batch, int]]
+        ] = {}  # connection → lines of its acks that may be on their way
+        self._passed = -1  # mark-delete has passed all up to this entry
 
     def arrived(self, ack: BatchAck, entry: int, left: int) -> None:
         """Take an acknowledgement; ``left``: the indexes left in the plain order before it, 0 = all are acknowledged."""
@@ -108,17 +113,18 @@ class BatchAckOrders:
         if batch is None:
             if not ack.words or not left:
                 return
-            batch = self._batches[entry] = _Batch({}, {_State(frozenset(), left)})
+            batch = self._batches[entry] = _Batch(entry, {}, {_State(frozenset(), left)})
         batch.as_of(ack.t_us)
         batch.arrived(ack)
+        self._of.setdefault(ack.connection, []).append((batch, ack.seq))
 
     def over(self, connection: int) -> None:
         """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
-        for entry, batch in list(self._batches.items()):
-            for seq in [ack.seq for ack in batch.acks.values() if ack.connection == connection]:
+        for batch, seq in self._of.pop(connection, ()):
+            if seq in batch.acks:
                 batch.over(seq)
-            if batch.is_settled():
-                del self._batches[entry]
+            if batch.is_settled() and self._batches.get(batch.entry) is batch:
+                del self._batches[batch.entry]
 
     def settle(self, entry: int, t_us: int, *, acknowledged: bool) -> tuple[int, int] | None:
         """Take what the broker shows of an entry: whether it is acknowledged.
@@ -138,8 +144,13 @@ class BatchAckOrders:
 
     def forget_up_to(self, entry: int) -> None:
         """Forget the entries that mark-delete has passed."""
-        self._batches = {at: batch for at, batch in self._batches.items() if at > entry}
+        for passed in range(self._passed + 1, entry + 1):
+            self._batches.pop(passed, None)
+        self._passed = entry
 
     def drop(self, count: int) -> None:
         """Lower the ordinals of entries; the first ``count`` entries are dropped."""
-        self._batches = {entry - count: batch for entry, batch in self._batches.items() if entry >= count}
+        for batch in self._batches.values():
+            batch.entry -= count
+        self._batches = {batch.entry: batch for batch in self._batches.values() if batch.entry >= 0}
+        self._passed -= count
