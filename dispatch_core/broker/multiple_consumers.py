@@ -410,6 +410,13 @@ class MultipleConsumersDispatcher(ABC):
         permits.unblock(self.state, slot)
         return int(parked > 0)
 
+    def block_again(self, consumer: int, permits: int) -> None:
+        """Take back that a consumer was unblocked: the ack has not come so far. So many ``permits`` are parked again."""
+        st, slot = self.state, self.slot(consumer)
+        st.blocked[slot] = 1
+        st.permits[slot] -= permits
+        st.parked_permits[slot] += permits
+
     def redeliver(self, consumer: int, entries: Sequence[int], *, everything: bool = False) -> Redelivery:
         """Handle a redelivery request for ``entries`` pending on the consumer, except the flow of permits that follows.
 

@@ -383,9 +383,13 @@ class SingleActiveDispatcher:
         return min(possible, key=lambda at: self._unlike(self._reads[at], entries, dispatched), default=0)
 
     def _unlike(self, read: _Read, entries: Sequence[int], dispatched: bool) -> tuple[int, bool]:
-        """Rank how little a result looks like that of a read; see ``read_of_result``."""
-        is_dropped = dispatched and rules.disowned(read.epoch, self._epoch, self._epochs)
-        if read.waits or not entries:
+        """Rank how little a result looks like that of a read; see ``read_of_result``.
+
+        A disowned read that others have passed need not wait for entries: it may just take long.
+        """
+        disowned = rules.disowned(read.epoch, self._epoch, self._epochs)
+        is_dropped = dispatched and disowned
+        if not entries or (read.waits and not disowned):
             return _ANY_START, is_dropped
         if read.start is None or entries[0] < 0:
             return _START_UNKNOWN, is_dropped

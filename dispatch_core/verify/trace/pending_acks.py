@@ -252,6 +252,11 @@ class PendingAcksDriver(RacingDriver):
             return None
         return self.core.ack(command.entry, command.connection)
 
+    def block_again(self, ack: Command) -> None:
+        """See ``RacingDriver``."""
+        assert isinstance(ack.result, Acked), "an ack that unblocks knows its holder"
+        self.core.block_again(ack.result.consumer, ack.result.permits)
+
     def finish_command(self, command: Command) -> None:
         """Apply the later parts of an ack (holder's counter, cursor) or of a redelivery request (counter, permits)."""
         begun, consumer = command.result, command.connection
@@ -297,6 +302,14 @@ class PendingAcksDriver(RacingDriver):
             self._forget(command)
             command.result = acked
             self.connection(command.connection).late.append(command)
+            if acked.notices:
+                self._unblocking[acked.consumer] = Command(
+                    command.seq,
+                    command.connection,
+                    f"the unblock by the {self._name(command)}",
+                    result=acked,
+                    blocks_again=acked.consumer,
+                )
 
     def _next_removal(self, holder: int, entry: int = -1) -> Command | None:
         """Return the ack that removes a pending ack of ``holder`` now, if any does; ``entry``: one of this entry.

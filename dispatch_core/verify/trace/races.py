@@ -39,11 +39,12 @@ A = TypeVar("A")
 MAX_ORDERS: Final = 600
 
 #: Pseudo connections, of what no client's connection brings: the first numbers of open facts, of breaks of connections, of
-#: requests to come and of commands behind acks that come before sends, which count down from here ...
+#: requests to come, of commands behind acks that come before sends and of unblocks to come, which count down from here ...
 FACTS: Final = -(1 << 40)
 BREAKS: Final = -(1 << 41)
 REQUESTS: Final = -(1 << 42)
 BEHIND_PLACED: Final = -(1 << 43)
+UNBLOCKS: Final = -(1 << 45)
 #: ... and the numbers of the close of the dispatcher, of the timer that cancels a waiting read, of the cursor's reset and of
 #: the change of a policy's limit of unacknowledged messages, and of a move of mark-delete behind a trim.
 CLOSE: Final = -(1 << 44)
@@ -76,6 +77,7 @@ class Command:
     entry: int = -1  # ack, removal
     words: tuple[int, ...] = ()  # of an ack of batch indexes: those that stay unacknowledged
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
+    blocks_again: int | None = None  # a consumer that an ack unblocks, whose thread has not come so far
     uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
     held_from: int | None = None  # an open fact: the connection's consumer joined at this read position
     total_by: int = 0  # an open fact: the dispatcher's total permits differ by so many

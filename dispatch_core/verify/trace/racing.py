@@ -34,6 +34,7 @@ from dispatch_core.verify.trace.races import (
     CLOSE,
     FACTS,
     LIMIT,
+    UNBLOCKS,
     Command,
     Connection,
     Difference,
@@ -155,6 +156,8 @@ class RacingDriver(CursorDriver):
         self._taken: dict[int, list[Command]] = {}
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
+        # Consumer → the ack that unblocks it, as long as its thread may not have come so far.
+        self._unblocking: dict[int, Command] = {}
         self._facts: list[Command] = []  # open facts, see ``races``
         self._counting_logged = facts.counting_logged
 
@@ -282,6 +285,7 @@ class RacingDriver(CursorDriver):
         """
         permits = self._permits(line)
         connection = self.connection(who(line))
+        self._has_unblocked(who(line))
         requests = any(command.entry < 0 and not command.permits for command in connection.late)
         lowers_first = self.core.state.s[st_.UNBLOCK_TEST] == st_.UNBLOCK_AFTER
         if lowers_first and (requests or self.core.is_blocked(who(line))):
@@ -350,6 +354,10 @@ class RacingDriver(CursorDriver):
         ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
         attempt that began before them may be logged after.
         """
+        for consumer in [
+            c for c, ack in self._unblocking.items() if self.connection(ack.connection) is connection
+        ]:
+            self._has_unblocked(consumer)
         if flows and self._taken:
             self._taken = {
                 c: open_ for c, open_ in self._taken.items() if self.connection(c) is not connection
@@ -360,6 +368,12 @@ class RacingDriver(CursorDriver):
             if flows or not command.permits:
                 connection.late.remove(command)
                 self.finish_late(command)
+
+    def _has_unblocked(self, consumer: int) -> None:
+        """Take a line that shows that the ack which unblocks a consumer has come so far."""
+        ack = self._unblocking.pop(consumer, None)
+        if ack is not None and ack.applied:
+            self.core.unblock(consumer)
 
     def finish_late(self, command: Command) -> None:
         """Apply the later steps of a command whose effect was logged."""
@@ -377,6 +391,8 @@ class RacingDriver(CursorDriver):
     def _settle_all(self) -> None:
         """Finish the later steps of all connections, but those that a line to come shows to come later."""
         self._taken.clear()
+        for consumer in list(self._unblocking):
+            self._has_unblocked(consumer)
         for connection in sorted(self._live.values(), key=_number):
             for command in [command for command in connection.late if not self._comes_later(command)]:
                 connection.late.remove(command)
@@ -406,6 +422,9 @@ class RacingDriver(CursorDriver):
 
     def _limit_has_changed(self, limit: Limit) -> None:
         """Take note that a decision has shown the change of a limit; nothing, where no decision depends on it."""
+
+    def block_again(self, ack: Command) -> None:
+        """Take back that an ack has unblocked a consumer; nothing, where no consumer is blocked."""
 
     def break_connection(self, command: Command) -> None:
         """Apply the break of a connection before its consumer is removed; nothing, where no decision depends on it."""
@@ -664,6 +683,9 @@ class RacingDriver(CursorDriver):
             waiting[_COUNTED - 2 * consumer] = [
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
+        for consumer, ack in self._unblocking.items():
+            if not ack.applied:
+                waiting[UNBLOCKS - consumer] = [ack]
         if self._closing is not None:
             waiting[CLOSE] = [self._closing]
         limit = self._change_of_limit()
@@ -862,6 +884,8 @@ class _Stage:
         driver = self._driver
         if command.unblocks is not None:
             driver.core.unblock(command.unblocks)
+        elif command.blocks_again is not None:
+            driver.block_again(command)
         elif command.is_fact:
             driver.apply_fact(command)
         elif command.closes:

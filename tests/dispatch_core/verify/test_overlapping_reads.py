@@ -173,3 +173,25 @@ def test_a_dropped_read_shows_no_position_that_no_read_reached(
 ) -> None:
     result = changed("soak-30121-failover-ring-racing", tmp_path, seq, read_position=position)
     assert seq in divergent(result)
+
+
+DISOWNED: Final = RACES.parent / "4.2.4" / "soak-80519-failover-ring-racing"
+
+
+def test_a_disowned_read_that_takes_long_may_end_before_a_later_one() -> None:
+    """A request disowns the read of line 223; that of 235 has the same entries. The former ends first, line 236."""
+    tally = t.verified(DISOWNED).tally
+    assert tally.total("divergent") == 0
+    assert tally.total("uncertain") == 1
+
+
+def test_either_of_two_alike_reads_may_end_first(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(DISOWNED), 237, 240)
+    assert not divergent(t.verified(t.copy_with(DISOWNED, trace, tmp_path)))
+
+
+def test_one_of_two_alike_reads_is_dispatched(tmp_path: Path) -> None:
+    trace = t.raw(DISOWNED)
+    for seq in (238, 239, 240):
+        trace.remove(t.line_of(trace, seq))
+    assert divergent(t.verified(t.copy_with(DISOWNED, trace, tmp_path)))

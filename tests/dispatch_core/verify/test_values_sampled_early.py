@@ -27,6 +27,10 @@ at line 84.
 
 ``4.0.0/soak-80453-ch-racing``: the usable permits of line 715 are of the beginning of a read attempt. Consumer 1
 acknowledges 12 messages from line 722 on, within the attempt. Line 756, of its end, shows that these are acknowledged.
+
+``4.0.0/soak-80620-classic-ch-quiet``: the ack of line 603 removes its pending ack at line 604, and unblocks consumer 6. The
+thread of its connection comes so far behind the read attempt of lines 606 to 608, which finds the consumer blocked; line 610
+shows that it is not any more.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ UNBLOCKED = RACES / "4.0.0" / "random-22134-range-quiet"
 RESET = RACES / "4.2.4" / "ops-50017-reset-back-classic-ch"
 BROKEN = RACES / "4.2.4" / "soak-5111-ch-racing"
 ACKED = RACES / "4.0.0" / "soak-80453-ch-racing"
+UNBLOCKS_LATER = RACES / "4.0.0" / "soak-80620-classic-ch-quiet"
 READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
@@ -228,3 +233,23 @@ def test_a_value_of_before_has_the_acks_of_before(usable: int, tmp_path: Path) -
     assert line_of(trace, 715)["value"] == 33
     line_of(trace, 715)["value"] = usable
     assert ("divergent", None, 715) in findings_of(ACKED, trace, tmp_path)
+
+
+def test_an_ack_that_has_let_go_unblocks_later(tmp_path: Path) -> None:
+    trace = t.raw(UNBLOCKS_LATER)
+    assert findings_of(UNBLOCKS_LATER, trace, tmp_path, READ) == [("uncertain", 603, 607)]
+    assert ("uncertain", 604, 608) in findings_of(UNBLOCKS_LATER, trace, tmp_path)
+
+
+def test_it_has_unblocked_where_its_permits_have_reached_the_dispatcher(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(UNBLOCKS_LATER), 610, 605)
+    assert ("divergent", None, 608) in findings_of(UNBLOCKS_LATER, trace, tmp_path, READ)
+
+
+def test_it_has_unblocked_before_the_next_command_of_its_connection(tmp_path: Path) -> None:
+    trace = t.raw(UNBLOCKS_LATER)
+    ack = line_of(trace, 603)
+    trace.insert(trace.index(line_of(trace, 605)) + 1, ack | {"positions": ["1:9"], "ack_sets": [[14]]})
+    for number, line in enumerate((line for line in trace if "seq" in line), 1):
+        line["seq"] = number
+    assert ("divergent", None, 608) in findings_of(UNBLOCKS_LATER, trace, tmp_path, READ)
