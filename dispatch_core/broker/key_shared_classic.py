@@ -38,7 +38,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.broker import commands, read_loop, read_loop_classic
+from dispatch_core.broker import commands, gates, read_loop, read_loop_classic
 from dispatch_core.broker import state as st_
 from dispatch_core.broker.key_shared import KeySharedDispatcher, Leave
 from dispatch_core.broker.multiple_consumers import Between, Round, nothing_between
@@ -123,13 +123,12 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     def first_held_back(self, entries: Sequence[int]) -> list[int]:
         """Return the first entry that is held back from each recently joined consumer; ``entries``: of the replay set."""
-        st = self.state
         first: dict[int, int] = {}
         for entry in entries:
             owner = self._owner_of_replay(entry)
             if owner == st_.NOBODY or owner in first:
                 continue
-            if not read_position.within(entry, read_position.limit_now(st, owner, True)):
+            if gates.joined_too_late(self.state, True, owner, entry, True):
                 first[owner] = entry
         return list(first.values())
 

@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dispatch_core.broker.cursor import indexes_left, indexes_left_by_cumulative
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 
-#: The thread of an acknowledgement may be held up so long between its line and the cursor, microseconds.
-HELD_UP_US: Final = 100_000
 #: Number of acks of a batch that may be on their way at once; of more, the earliest has reached the cursor.
 _MOST_ON_THEIR_WAY: Final = 6
 
@@ -106,6 +105,10 @@ class BatchAckOrders:
             int, list[tuple[_Batch, int]]
         ] = {}  # connection → lines of its acks that may be on their way
         self._passed = -1  # mark-delete has passed all up to this entry
+
+    def __contains__(self, entry: int) -> bool:
+        """Check whether several orders are open for an entry."""
+        return entry in self._batches
 
     def arrived(self, ack: BatchAck, entry: int, left: int) -> None:
         """Take an acknowledgement; ``left``: the indexes left in the plain order before it, 0 = all are acknowledged."""

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+#: The thread of an acknowledgement may be held up so long between its line and what it does, microseconds.
+HELD_UP_US: Final = 100_000
 #: Changes that are kept.
 _KEPT: Final = 1_000
 

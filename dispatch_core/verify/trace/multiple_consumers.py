@@ -30,6 +30,7 @@ from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.limits_in_force import (
@@ -43,7 +44,6 @@ from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
 from dispatch_core.verify.trace.removed_consumers import RemovedConsumers
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US
 from dispatch_core.verify.trace.shown_state import ShownStateDriver
 
 #: A closed dispatcher disconnects all its consumers within this time, microseconds.

@@ -24,10 +24,10 @@ from typing import Final, TypeVar
 from dispatch_core.broker import state as st_
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.pending_acks import PendingAcksDriver, Redelivered
 from dispatch_core.verify.trace.races import REQUESTS, Command, Outcome
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US
 
 A = TypeVar("A")
 

@@ -18,10 +18,9 @@ from dispatch_core.broker.cursor import asks_for_one, first_left, meets_end, rea
 from dispatch_core.broker.state import MARK_DELETE, READ_POSITION
 from dispatch_core.verify.inputs import POSITION_FIELDS, Line
 from dispatch_core.verify.tally import Fields
-from dispatch_core.verify.trace.batch_ack_orders import HELD_UP_US
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import acknowledged_by
-from dispatch_core.verify.trace.earlier_positions import Begun, EarlierPositions
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US, Begun, EarlierPositions
 from dispatch_core.verify.trace.mark_delete_lines import (
     LINES_AHEAD,
     WITHIN,

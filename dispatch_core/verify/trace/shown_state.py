@@ -26,7 +26,7 @@ from dispatch_core.verify.inputs import STATE_FIELDS, Entries, Line, ShownConsum
 from dispatch_core.verify.tally import Fields
 from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
-from dispatch_core.verify.trace.earlier_positions import Begun
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US, Begun
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.index_acks import IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
@@ -34,7 +34,7 @@ from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
 from dispatch_core.verify.trace.races import LIMIT, Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US, OF_A_CONNECTION, PositionsDriver
+from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
 _AUTO_SPLIT: Final = "HashRangeAutoSplitStickyKeyConsumerSelector"
 _CONSISTENT_HASHING: Final = "ConsistentHashingStickyKeyConsumerSelector"

@@ -423,8 +423,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
-            ack = BatchAck(line.seq, who(line), line.t_us, words, cumulative)
-            self._batch_ack_orders.arrived(ack, entry, self.core.unacked_indexes(entry))
+            if words or entry in self._batch_ack_orders:
+                ack = BatchAck(line.seq, who(line), line.t_us, words, cumulative)
+                self._batch_ack_orders.arrived(ack, entry, self.core.unacked_indexes(entry))
             first = int(self.core.state.s[MARK_DELETE]) + 1 if cumulative else entry
             known = self.core.state.deleted[first : entry + 1].copy()
             apply(entry, words)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from dispatch_core.verify.trace.batch_ack_orders import HELD_UP_US, BatchAck, BatchAckOrders
+from dispatch_core.verify.trace.batch_ack_orders import BatchAck, BatchAckOrders
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from tests.dispatch_core.verify import tampering as t
 
 RECORDING: Final = (

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from tests.dispatch_core.verify import tampering as t
 
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0"

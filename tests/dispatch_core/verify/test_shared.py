@@ -11,7 +11,7 @@ import pytest
 from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker.settings import Value
 from dispatch_core.verify.trace import limits_in_force
-from dispatch_core.verify.trace.shown_positions import HELD_UP_US
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from tests.dispatch_core.verify import tampering as t
 from tests.dispatch_core.verify.tampering_kinds import KINDS, numbered
 
