@@ -417,6 +417,10 @@ class MultipleConsumersDispatcher(ABC):
         st.permits[slot] -= permits
         st.parked_permits[slot] += permits
 
+    def block_subscription(self, *, blocked: bool) -> None:
+        """Block the subscription on unacked messages, or clear the block: acks and sends came in another order."""
+        self.state.s[st_.BLOCKED_ON_UNACKED] = blocked
+
     def redeliver(self, consumer: int, entries: Sequence[int], *, everything: bool = False) -> Redelivery:
         """Handle a redelivery request for ``entries`` pending on the consumer, except the flow of permits that follows.
 

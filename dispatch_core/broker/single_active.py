@@ -472,10 +472,14 @@ class SingleActiveDispatcher:
         stored = [entry for entry in entries if entry >= 0]
         total = sum(self._sizes[entry] for entry in stored)
         if total:
-            acked = sum(self._acked_indexes(entry) for entry in stored)
+            acked = sum(self.acked_indexes(entry) for entry in stored)
             average = self._average.get(consumer, 0.0)
             self._average[consumer] = average_after(average, total, len(stored))
             self.permits[consumer] += acked - total
+
+    def charge_less(self, consumer: int, permits: int) -> None:
+        """Give a consumer permits back: acks of batch indexes and a send came in another order than applied."""
+        self.permits[consumer] += permits
 
     def redeliver(self, consumer: int, *, cancelled: bool) -> bool:
         """Handle a redelivery request: the whole subscription rewinds, whatever positions it names.
@@ -573,7 +577,8 @@ class SingleActiveDispatcher:
         self.state.deleted[entry] = 0
         self.state.s[MARK_DELETE] = min(self.state.s[MARK_DELETE], entry - 1)
 
-    def _acked_indexes(self, entry: int) -> int:
+    def acked_indexes(self, entry: int) -> int:
+        """Count the batch indexes of an entry that the cursor has as acknowledged; 0 if it has the whole entry."""
         if entry not in self._unacked_indexes:
             return 0
         return self._sizes[entry] - self._unacked_indexes[entry].bit_count()

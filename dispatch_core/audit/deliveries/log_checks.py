@@ -37,10 +37,11 @@ _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removi
 _OF_A_CHOICE: Final = ("active_picked", "active_notified")
 #: Commands of a client.
 _COMMANDS: Final = ("ack", "flow", "redeliver")
-_REMOVALS: Final = ("consumer_removing", "consumer_removed")
-#: Commands may come so long after ``consumer_removed``, microseconds: a broker that disconnects consumers (unload, reset of
-#: the cursor, deletion) takes them from the dispatcher in one thread, while the connection's own thread goes on with what
-#: has arrived. In recordings of a busy machine the last command came after 48 ms.
+#: Kinds that may follow ``consumer_removed``: a broker that disconnects consumers (unload, reset of the cursor, deletion)
+#: takes them from the dispatcher in one thread, while the connection's own thread goes on with what has arrived. If that is
+#: the client's close, the dispatcher is asked a second time to remove the consumer.
+_HANDLED_LATE: Final = (*_COMMANDS, "consumer_removing", "consumer_removed")
+#: They may come so long after it, microseconds. In recordings of a busy machine the last command came after 48 ms.
 HANDLED_LATE_US: Final = 1_000_000
 _NAMES: Final = {SENT: "sent", ACK: "ack", ACK_CUMULATIVE: "ack", REDELIVER: "redeliver"}
 
@@ -175,8 +176,6 @@ class Connected:
     def __init__(self, subscription: str, subscription_type: str) -> None:
         self._subscription = subscription
         self._single_active = subscription_type in SINGLE_ACTIVE
-        # A closed Shared dispatcher may be asked twice to remove a consumer (#22270).
-        self._handled_late = (*_COMMANDS, *_REMOVALS) if subscription_type == "Shared" else _COMMANDS
         self._added: set[int] = set()
         self._removed_us: dict[int, int] = {}  # the time at which each was removed
         self._choices = 0  # lines about a choice of the active consumer
@@ -204,9 +203,9 @@ class Connected:
     def unknown(self, events: pa.Table) -> list[LogFinding]:
         """Find events of the next lines whose connection was never added, or was removed before; one finding per event.
 
-        Commands that came shortly after their consumer was removed are legal (``HANDLED_LATE_US``). So are entries that are
-        sent to a removed consumer of a Failover subscription until the active one is chosen again: a reset of the cursor
-        disconnects the active consumer and chooses no other (see ``cursor_moves.chooses_active_consumer``).
+        Commands and a second removal shortly after their consumer was removed are legal (``HANDLED_LATE_US``). So are
+        entries that are sent to a removed consumer of a Failover subscription until the active one is chosen again: a reset
+        of the cursor disconnects the active consumer and chooses no other (see ``cursor_moves.chooses_active_consumer``).
         """
         self.meet(events)
         codes, words = encoded(events["kind"])
@@ -246,7 +245,7 @@ class Connected:
         unknown = at < first_added[code[at]]
         gone = ~unknown & (at > first_removed[code[at]])
         if gone.any():
-            handled_late = np.array([w in self._handled_late for w in words])[codes[at]]
+            handled_late = np.array([w in _HANDLED_LATE for w in words])[codes[at]]
             removed_us = np.array([self._removed_us.get(number, 0) for number in numbers])[code[at]]
             gone &= ~(handled_late & (t_us[at] - removed_us <= HANDLED_LATE_US))
         if gone.any() and self._single_active:

@@ -149,7 +149,11 @@ class ActiveChangeVerifier(CursorDriver):
     # --- membership ----------------------------------------------------------------------------------------------
 
     def _on_consumer_removing(self, line: Line) -> None:
-        if who(line) in self._refused:
+        """Remove a consumer, and choose the active one again.
+
+        Nothing is removed for a consumer that was refused, or the second time that one is disconnected (``log_checks``).
+        """
+        if not self.core.is_connected(who(line)):
             return
         self._unsent()
         before = self._remember()

@@ -1,4 +1,4 @@
-"""Acknowledgements of one batch that overlap, one of them cumulative: what is left of the batch depends on their order.
+"""Acknowledgements of one batch that overlap: what is left of the batch depends on their order.
 
 Acks of batch indexes add up, in any order. A cumulative ack of a part of a batch replaces what was known of it instead, if
 it goes further (``broker.cursor.indexes_left_by_cumulative``). The thread of a connection may be held up between the line of
@@ -18,6 +18,14 @@ In the plain order nothing is left. If the cumulative one came last, it has repl
 
 >>> orders.settle(4, t_us=200, acknowledged=False)
 (10, 2)
+
+A read that was issued before the acks may still send the batch. What is left then decides what the send is charged. A
+cumulative ack of the whole batch moves mark-delete, but the cursor keeps the indexes until mark-delete is stored:
+
+>>> orders.arrived(BatchAck(20, 2, t_us=300, words=[], cumulative=True), entry=4, left=0b10)
+>>> orders.forget_up_to(4)
+>>> orders.left_in_send(4)
+{2: 20}
 """
 
 from __future__ import annotations
@@ -29,6 +37,8 @@ from typing import Final, NamedTuple
 from dispatch_core.broker.cursor import indexes_left, indexes_left_by_cumulative
 from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 
+#: Number of batches that cumulative acks have passed whose indexes may still be kept.
+_MOST_KEPT: Final = 8
 #: Number of acks of a batch that may be on their way at once; of more, the earliest has reached the cursor.
 _MOST_ON_THEIR_WAY: Final = 6
 
@@ -105,21 +115,48 @@ class BatchAckOrders:
             int, list[tuple[_Batch, int]]
         ] = {}  # connection → lines of its acks that may be on their way
         self._passed = -1  # mark-delete has passed all up to this entry
+        self._kept: dict[int, tuple[int, int]] = {}  # entry → see ``passed``: line of the ack, indexes left
 
     def __contains__(self, entry: int) -> bool:
         """Check whether several orders are open for an entry."""
-        return entry in self._batches
+        return entry in self._batches or entry in self._kept
 
     def arrived(self, ack: BatchAck, entry: int, left: int) -> None:
         """Take an acknowledgement; ``left``: the indexes left in the plain order before it, 0 = all are acknowledged."""
+        if ack.cumulative and not ack.words and left:
+            self.passed(ack.seq, entry, left)
         batch = self._batches.get(entry)
         if batch is None:
-            if not ack.words or not left:
+            if not left:
                 return
             batch = self._batches[entry] = _Batch(entry, {}, {_State(frozenset(), left)})
         batch.as_of(ack.t_us)
         batch.arrived(ack)
         self._of.setdefault(ack.connection, []).append((batch, ack.seq))
+
+    def passed(self, seq: int, entry: int, left: int) -> None:
+        """Take a cumulative ack at line ``seq`` up to a batch of which only the indexes ``left`` were unacknowledged.
+
+        It is the last entry that the ack passes: indexes of earlier ones are forgotten at once, those of this one when
+        mark-delete is stored (ManagedCursorImpl.asyncMarkDelete, internalMarkDelete), at most once a second.
+        """
+        self._kept[entry] = seq, left
+        while len(self._kept) > _MOST_KEPT:
+            del self._kept[min(self._kept)]
+
+    def left_in_send(self, entry: int) -> dict[int, int]:
+        """Return the indexes that may be unacknowledged when an entry is sent, as bits, each with the line of an ack.
+
+        0 = it is acknowledged whole: then the cursor knows no indexes of it, and all of it is charged.
+        """
+        found = {}
+        batch = self._batches.get(entry)
+        if batch is not None and batch.acks:
+            found = {state.left: max(batch.acks) for state in batch.reachable()}
+        if entry in self._kept:
+            seq, left = self._kept[entry]
+            found.setdefault(left, seq)
+        return found
 
     def over(self, connection: int) -> None:
         """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
@@ -157,3 +194,4 @@ class BatchAckOrders:
             batch.entry -= count
         self._batches = {batch.entry: batch for batch in self._batches.values() if batch.entry >= 0}
         self._passed -= count
+        self._kept = {entry - count: kept for entry, kept in self._kept.items() if entry >= count}

@@ -108,9 +108,15 @@ class KeySharedVerifier(MultipleConsumersVerifier):
         self.core.refuse(consumer)
 
     def _on_selector_removed(self, line: Line) -> None:
+        """Remove a consumer.
+
+        The second time that one is disconnected (``log_checks``) there is nothing to remove.
+        """
         self._compare_selector(line)
-        self._settle_all()
         consumer = who(line)
+        if consumer not in self.core.connected():
+            return
+        self._settle_all()
         self._keep_pending_acks(consumer)
         moved = self.core.select_out(consumer)
         window = self._section()

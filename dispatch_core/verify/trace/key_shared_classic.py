@@ -47,8 +47,8 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
-        # pairs of consumers: the first was sent to before the second in some round
-        self._served_before: set[tuple[int, int]] = set()
+        # Pairs of consumers: the first was sent to before the second in some round; whether its first entry came first, too.
+        self._served_before: set[tuple[int, int, bool]] = set()
         self._attempts_logged = facts.reads_framed
         # The read position of the line consumer_added, by consumer, until its selector_added.
         self._shown_at_join: dict[int, int] = {}
@@ -105,27 +105,35 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             return
         what = f"the result of the read during which consumer {consumer} joined"
         # The position that was shown a moment before comes first.
-        held_from = [end for end in self._ends_of_parts(sorted(entries), line, done) if at < end < behind]
-        held_from += [behind] if is_held else [behind, at]
+        most = self._shown_by_next_join(done)
+        held_from = [end for end in self._ends_of_parts(sorted(entries), line, most) if at < end < behind]
+        held_from += [] if most is not None and most < behind else [behind]
+        held_from += [] if is_held else [at]
         self._facts += [Command(done.seq, consumer, what, held_from=position) for position in held_from]
 
-    def _ends_of_parts(self, entries: list[int], line: Line, done: Line) -> list[int]:
+    def _shown_by_next_join(self, done: Line) -> int | None:
+        """Return the read position that the next consumer shows which joins before the end of a read; ``None`` = none does.
+
+        Whoever joined before it remembers no later one.
+        """
+        for later in self._later_lines():
+            if later.seq >= done.seq:
+                return None
+            if later.kind == "consumer_added" and later.recorded["read_position"] is not None:
+                return self._read_from(later.recorded["read_position"])
+        return None
+
+    def _ends_of_parts(self, entries: list[int], line: Line, most: int | None) -> list[int]:
         """Return the positions behind the parts of a read that it may have reached when a consumer joined.
 
         A read of several parts (around acknowledged entries, of two ledgers) moves the read position after each of them. The
-        positions that the lines of this and of the next consumer show bound which of them it was; without these there is
-        none.
+        positions that the lines of this and of the next consumer (``most``) show bound which of them it was; without that of
+        this one there is none.
         """
         shown = self._shown_at_join.get(who(line))
         if shown is None:
             return []
-        most = max(entries) + 1
-        for later in self._later_lines():
-            if later.seq >= done.seq:
-                break
-            if later.kind == "consumer_added" and later.recorded["read_position"] is not None:
-                most = min(most, self._read_from(later.recorded["read_position"]))
-                break
+        most = max(entries) + 1 if most is None else min(most, max(entries) + 1)
         ledgers = self._entries.ledger_ids
         ends = [
             entry + 1
@@ -212,7 +220,22 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
     def _on_round_begin(self, line: Line) -> None:
         super()._on_round_begin(line)
         served = [consumer for consumer, _seq in sorted(self._sent_at.items(), key=lambda item: item[1])]
-        self._served_before.update(combinations(served, 2))
+        if len(served) > 1:
+            first_at = self._first_entries()
+            for earlier, later in combinations(served, 2):
+                comes_first = first_at.get(earlier, 0) < first_at.get(later, 0)
+                self._served_before.add((earlier, later, comes_first))
+
+    def _first_entries(self) -> dict[int, int]:
+        """Return the place of each owner's first entry among the entries of the round that the present line begins."""
+        state = self.core.state
+        first_at: dict[int, int] = {}
+        entries = [entry for entry in self._line.recorded["positions"] or () if entry >= 0]
+        owners = state.hash_owner[state.hash_id[entries]].tolist()
+        for at, slot in enumerate(owners):
+            if slot != NOBODY:
+                first_at.setdefault(self.core.number_of(slot), at)
+        return first_at
 
     def _go_on(self, outcome: Round, window: Window) -> None:
         """Note whether all writes are done by the end of the round, if some consumers were sent entries and others nothing.
@@ -229,8 +252,9 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         """Settle a round that reads on by itself: writes were complete before the turn of the last consumer without entries.
 
         Writes complete on I/O threads, from the line of the send on: the trace does not show when. No excuse is taken
-        where the turns of all those consumers come before the last send: the broker's order of consumers is a hash map's,
-        the same in every round, and earlier rounds have shown it.
+        where the turns of all those consumers come before the last send, as earlier rounds have shown. The broker's order of
+        consumers is that of a hash map: two consumers have the same order in every round, or, if they share a bucket, the
+        reverse order of their first entries (``HashMap.computeIfAbsent`` puts a new key in front).
         """
         answer = outcome.answer
         if outcome.explained or not answer.waits_for_writes:
@@ -238,15 +262,15 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         alike = answer.look_ahead_due == end.recorded["look_ahead"]
         if not alike or [d.decision_class for d in outcome.plain] != ["round"]:
             return
-        last = max(self._sent_at, key=lambda consumer: self._sent_at[consumer], default=None)
+        last = max(self._sent_at, key=lambda consumer: self._sent_at[consumer], default=NOBODY)
+        first_at = self._first_entries()
         if end.recorded["retry"] and all(
-            (consumer, last) in self._served_before for consumer in self._got_nothing(answer)
+            (consumer, last, first_at.get(consumer, 0) < first_at.get(last, 0)) in self._served_before
+            for consumer in self._got_nothing(answer)
         ):
             return
         outcome.explained = True
-        outcome.racing = Command(
-            self._sent_at[last] if last is not None else end.seq, 0, "the write of what was sent"
-        )
+        outcome.racing = Command(self._sent_at.get(last, end.seq), 0, "the write of what was sent")
 
     def _got_nothing(self, answer: Round) -> set[int]:
         state = self.core.state

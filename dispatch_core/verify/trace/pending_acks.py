@@ -407,6 +407,12 @@ class PendingAcksDriver(RacingDriver):
         """Check whether parked permits count within the present window: its end, or their own line, shows it."""
         return flow.applied_at <= self._window_end or self._shown_counted(consumer)
 
+    def _lowered_by(self, command: Command) -> int:
+        """See ``RacingDriver``: also of an ack or a redelivery request that has let go of its pending acks."""
+        if isinstance(command.result, (Acked, Redelivered)):
+            return command.result.messages
+        return 0 if isinstance(command.result, ParkedFlow) else super()._lowered_by(command)
+
     def _shown_counted(self, consumer: int) -> bool:
         """Check whether the end of the present attempt shows a consumer with its parked permits counted."""
         st, slot = self.core.state, self.core.slot(consumer)

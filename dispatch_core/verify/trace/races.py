@@ -12,8 +12,10 @@ that the trace leaves open are tried, on copies of the state:
 * permits that an earlier window took for counted may not have been, until a line shows it: they are taken back;
 * an ack that overlapped the very send that blocked its consumer on unacked messages may have come before it: whether the
   block is there shows only later, so it stays in question until it is cleared;
-* a consumer that joined while a read was in flight may be held back by the position behind that read (``joins``): an *open
-  fact*, until a decision shows it or refutes it;
+* whether the subscription is blocked on unacked messages may depend on such an order, too, and shows only later
+  (``subscription_block``): an *open fact*, until a decision shows it or refutes it;
+* a consumer that joined while a read was in flight may be held back by the position behind that read (``joins``): an open
+  fact;
 * a batch of which some indexes were acknowledged may have been written before or after the dispatcher lowered its total
   permits for it (``permits.lower_total``): an open fact, too.
 
@@ -84,6 +86,7 @@ class Command:
     limit_ended: bool = (
         False  # an open fact: a policy's limit had ended before an ack of the consumer, which unblocked it
     )
+    subscription_blocked: bool | None = None  # an open fact: the subscription is blocked, or is not
     stay: tuple[int, ...] = ()  # an open fact: entries that a request for everything has not taken
     counted_twice: CountedTwice | None = None  # an open fact about acks of batch indexes
     requests: bool = False  # a redelivery request whose line is to come has begun
@@ -107,8 +110,9 @@ class Command:
     @property
     def is_fact(self) -> bool:
         """True for an open fact, false for a command."""
-        about_a_dispatcher = self.held_from is not None or self.total_by != 0 or self.limit_ended
-        return about_a_dispatcher or self.about_a_counter
+        about_a_consumer = self.held_from is not None or self.limit_ended
+        about_a_dispatcher = self.total_by != 0 or self.subscription_blocked is not None
+        return about_a_consumer or about_a_dispatcher or self.about_a_counter
 
     @property
     def about_a_counter(self) -> bool:

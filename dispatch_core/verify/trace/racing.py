@@ -41,6 +41,7 @@ from dispatch_core.verify.trace.races import (
     Outcome,
     search,
 )
+from dispatch_core.verify.trace.subscription_block import Unacked
 
 A = TypeVar("A")
 
@@ -433,6 +434,8 @@ class RacingDriver(CursorDriver):
         """Apply an open fact; a subclass that opens others extends this."""
         if fact.total_by:
             self.core.change_total(fact.total_by)
+        if fact.subscription_blocked is not None and self._unacked().keeps_block():
+            self.core.block_subscription(blocked=fact.subscription_blocked)
 
     def _open_totals(self, window: Window, outcome: Round) -> None:
         """Open a fact for each send of a round with acknowledged indexes: whether it was written before the total fell.
@@ -637,11 +640,16 @@ class RacingDriver(CursorDriver):
             return Outcome(answer, found, explained=not found)
         stage = _Stage(self, window)
         unacked = self.core.state.unacked.copy()
+        limited = bool(self._sent_at) and self.core.state.s[st_.MAX_UNACKED_SUBSCRIPTION] > 0
+        before = self._unacked()
+        overlapping = self._overlapping_acks(window, waiting, late) if limited else []
         outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
         self._commit(outcome, late)
         for command in chain(self._peeked.values(), *waiting.values()):
             command.earliest = 0
         self._note_contested_blocks(unacked, waiting)
+        if limited:
+            self._note_subscription_block(window, before, overlapping)
         return outcome
 
     def _peek(self, line: Line, logged: int) -> None:
@@ -691,6 +699,8 @@ class RacingDriver(CursorDriver):
         limit = self._change_of_limit()
         if limit is not None:
             waiting[LIMIT] = [limit]
+        if self._facts and not self._unacked().keeps_block():
+            self._facts = [fact for fact in self._facts if fact.subscription_blocked is None]
         waiting |= {FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         if self._gone_first:
             self._place_before_sends(waiting, late)
@@ -766,6 +776,65 @@ class RacingDriver(CursorDriver):
             if acks and self.core.unacked(consumer) - sum(messages.values()) < limit:
                 what = f"{self._name(acks[0])}, before the send that blocked consumer {consumer},"
                 self._contested[consumer] = Command(acks[0].seq, consumer, what, unblocks=consumer)
+
+    def _unacked(self) -> Unacked:
+        """Return the unacknowledged messages of the subscription, as far as the lines have shown them."""
+        s = self.core.state.s
+        return Unacked(
+            s.item(st_.MAX_UNACKED_SUBSCRIPTION), s.item(st_.TOTAL_UNACKED), bool(s[st_.BLOCKED_ON_UNACKED])
+        )
+
+    def _overlapping_acks(
+        self, window: Window, waiting: dict[int, list[Command]], late: dict[int, list[Command]]
+    ) -> list[tuple[Command, int]]:
+        """Return the acks that may come before or after the sends of a round, each with the messages that it acknowledges.
+
+        A send raises the counters between its line and that of its return.
+        """
+        returned = [line.seq for _at, line in self._within(window.end) if line.kind == "send_returned"]
+        last_sent = max(returned, default=self._lines[window.end].seq)
+        return [
+            (command, messages)
+            for command in chain(*waiting.values(), *late.values())
+            if not command.is_fact and command.seq < last_sent and (messages := self._lowered_by(command))
+        ]
+
+    def _lowered_by(self, command: Command) -> int:
+        """Return by how many messages a command that may still come lowers the counters of unacknowledged messages."""
+        if command.entry < 0 or isinstance(command.result, CursorStep):
+            return 0
+        left = sum(word.bit_count() for word in command.words)
+        return max(self.core.unacked_messages(command.entry) - left, 0)
+
+    def _note_subscription_block(
+        self, window: Window, before: Unacked, overlapping: list[tuple[Command, int]]
+    ) -> None:
+        """Open a fact if it depends on overlapping acks whether the sends of a round leave the subscription blocked.
+
+        ``before``: the unacknowledged messages at its beginning.
+        """
+        after = self._unacked()
+        opened = [fact for fact in self._facts if fact.subscription_blocked is not None]
+        if opened:
+            if not after.keeps_block():
+                self._facts = [fact for fact in self._facts if fact not in opened]
+            return
+        acked = sum(messages for _ack, messages in overlapping)
+        sent = sum(
+            self.core.unacked_messages(entry)
+            for _at, line in self._within(window.end)
+            if line.kind == "sent"
+            for entry in line.recorded["positions"]
+            if entry >= 0
+        )
+        contested = (
+            before.may_be_unblocked(sent, acked) if after.blocked else before.may_be_blocked(sent, acked)
+        )
+        if contested and overlapping:
+            ack = overlapping[0][0]
+            what = f"{self._name(ack)}, before or after a send,"
+            fact = Command(ack.seq, ack.connection, what, subscription_blocked=not after.blocked)
+            self._facts.append(fact)
 
     def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
         self.core.connections_return()

@@ -27,8 +27,9 @@ class RecentlyJoinedVerifier(KeySharedVerifier):
         self._leaving: int | None = None  # out of the list, still counted as recently joined
 
     def _on_selector_removed(self, line: Line) -> None:
+        if who(line) in self.core.connected():
+            self._leaving = who(line)
         super()._on_selector_removed(line)
-        self._leaving = who(line)
 
     def _on_read_attempt(self, line: Line) -> None:
         super()._on_read_attempt(line)

@@ -71,7 +71,7 @@ class SharedVerifier(MultipleConsumersVerifier):
     def _on_consumer_removing(self, line: Line) -> None:
         """Remove a consumer, behind what other threads have removed from its pending acks before.
 
-        A dispatcher that is closed may be asked twice for a consumer; the second time there is nothing to remove (#22270).
+        The second time that a consumer is disconnected (``log_checks``) there is nothing to remove (#22270).
         """
         consumer = who(line)
         if consumer not in self.core.connected():

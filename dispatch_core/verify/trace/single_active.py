@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import numpy as np
@@ -61,10 +61,14 @@ _OF_THE_DISPATCHER: Final = frozenset(
 
 @dataclass(slots=True)
 class _Charge:
-    """The charge of a send to its consumer; in ``returned`` the ``seq`` of ``send_returned``, once it stands."""
+    """The charge of a send to its consumer; in ``returned`` the ``seq`` of ``send_returned``, once it stands.
+
+    ``less``: permits by which it may be lower, each with the ``seq`` of an ack.
+    """
 
     sent: int  # seq
     permits: int
+    less: dict[int, int] = field(default_factory=dict)
     returned: int | None = None
 
 
@@ -175,6 +179,12 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return
         charge.returned = line.seq
         others = list(self._flows.other_permits(consumer, permits, charge.sent))
+        recorded, known = line.recorded["permits_after"], {permits, *(value for value, _ in others)}
+        if recorded is not None and recorded not in known:
+            less = next((less for less in charge.less if recorded - less in known), None)
+            if less is not None:
+                others.append((recorded, charge.less[less]))
+                self.core.charge_less(consumer, less)
         self._compare_state(line, "permits_after", permits, others)
 
     def _compare_state(
@@ -387,7 +397,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return
         (begun, expected), self._round = self._round, None
         consumer, before = self.core.send(expected)
-        self._charges[consumer] = _Charge(line.seq, before - self.core.permits[consumer])
+        self._charges[consumer] = _Charge(
+            line.seq, before - self.core.permits[consumer], self._may_be_charged_less(expected)
+        )
         sizes = [self.core.messages_of(entry) if entry >= 0 else None for entry in entries]
         self._compare_state(line, "batch_sizes", sizes)
         if (consumer, expected) == (line.consumer, entries) and -1 not in expected:
@@ -413,6 +425,23 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         else:
             self._differ("permits", f"consumer {consumer}: {before}", str(recorded), racing=racing)
 
+    def _may_be_charged_less(self, entries: Sequence[int]) -> dict[int, int]:
+        """Return by how many permits the charge of a send may be lower than in the plain order, or higher if negative.
+
+        Acknowledged indexes of a batch are not charged. Each number comes with the ``seq`` of the ack that may have come
+        before, or after.
+        """
+        sums: dict[int, int] = {0: 0}
+        for entry in entries:
+            size = self.core.messages_of(entry) if entry in self._batch_ack_orders else 0
+            for left, seq in self._batch_ack_orders.left_in_send(entry).items() if size else ():
+                more = (size - left.bit_count() if left else 0) - self.core.acked_indexes(entry)
+                sums |= {
+                    less + more: max(seq, other) for less, other in sums.items() if less + more not in sums
+                }
+        del sums[0]
+        return sums
+
     # --- acknowledgements ----------------------------------------------------------------------------------------
 
     def _on_ack(self, line: Line) -> None:
@@ -423,9 +452,11 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
-            if words or entry in self._batch_ack_orders:
+            if words or entry in self._batch_ack_orders or self.core.acked_indexes(entry):
                 ack = BatchAck(line.seq, who(line), line.t_us, words, cumulative)
                 self._batch_ack_orders.arrived(ack, entry, self.core.unacked_indexes(entry))
+            if words and cumulative and entry and self.core.acked_indexes(entry - 1):
+                self._batch_ack_orders.passed(line.seq, entry - 1, self.core.unacked_indexes(entry - 1))
             first = int(self.core.state.s[MARK_DELETE]) + 1 if cumulative else entry
             known = self.core.state.deleted[first : entry + 1].copy()
             apply(entry, words)
@@ -483,8 +514,12 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         return self._moved_by_read(position)
 
     def _moved_by_read(self, position: int) -> int | None:
-        """See ``PositionsDriver``. Several reads may be in flight: a rewind does not cancel one that does not wait."""
-        moved = any(position in self._behind(done) for done in self._ends_of_reads())
+        """See ``PositionsDriver``. Several reads may be in flight: a rewind does not cancel one that does not wait.
+
+        A part of a read may end anywhere among acknowledged entries, see ``_read_in_flight``.
+        """
+        reached = [ends for done in self._ends_of_reads() if (ends := self._behind(done))]
+        moved = any(ends[0] <= position <= ends[-1] for ends in reached)
         return self._issued_at[0] if moved else None
 
     def _ends_of_reads(self) -> list[Line]:

@@ -133,10 +133,18 @@ def test_connections_that_are_not_there(audit: Any) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [ack(1, 1), {"kind": "flow", "consumer": 1, "permits": 1}, {"kind": "redeliver", "consumer": 1}],
+    [
+        ack(1, 1),
+        {"kind": "flow", "consumer": 1, "permits": 1},
+        {"kind": "redeliver", "consumer": 1},
+        removed(1),
+    ],
 )
 def test_a_connection_goes_on_with_commands_when_its_consumer_is_removed(audit: Any, command: Any) -> None:
-    """Another thread removes the consumer: when the topic is unloaded, or the cursor is reset."""
+    """Another thread removes the consumer: when the topic is unloaded, or the cursor is reset.
+
+    If the client closes it then, it is removed again.
+    """
     events = numbered([added(1), sent(1, 0), sent(1, 1), removed(1), command])
     events[-1]["t_us"] = events[-2]["t_us"] + HANDLED_LATE_US
     assert kinds(audit(events)).get("unknown_consumer") is None

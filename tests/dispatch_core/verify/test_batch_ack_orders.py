@@ -3,12 +3,18 @@
 In ``4.0.0/soak-80191-failover-racing`` (tests/data/races) consumer 1 acknowledges the first message of batch 13:0
 cumulatively (line 146), and consumer 3 the others one by one (lines 152 and 154). In the order of the lines nothing is left.
 Mark-delete (line 159) shows that something is: the cumulative one came last and has replaced the others.
+
+In ``4.0.0/soak-81159-failover-ring-racing`` one message of batch 29:0 is acknowledged (line 52). The cumulative ack of the
+whole batch (line 82) moves mark-delete, but the cursor keeps what it knows of the batch: the sends of lines 90 and 94, whose
+reads were issued before, are charged one message less.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from dispatch_core.verify.trace.batch_ack_orders import BatchAck, BatchAckOrders
 from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
@@ -19,6 +25,8 @@ RECORDING: Final = (
 )
 CUMULATIVE, MOVED, WHOLE_BATCH, MOVED_OVER_IT = 146, 159, 165, 166
 ENTRY: Final = 4
+KEPT: Final = RECORDING.with_name("soak-81159-failover-ring-racing")
+IN_PART, PASSES, RETURNED, RETURNED_AGAIN = 52, 82, 91, 95
 
 
 def test_mark_delete_says_that_the_cumulative_ack_came_last() -> None:
@@ -76,3 +84,44 @@ def test_dropping_entries_lowers_the_others() -> None:
     assert orders.settle(ENTRY - 3, 200, acknowledged=False) is not None
     orders.drop(2)
     assert orders.settle(ENTRY - 5, 200, acknowledged=False) is None
+
+
+def test_a_send_behind_a_cumulative_ack_may_be_charged_less() -> None:
+    tally = t.verified(KEPT).tally
+    assert tally.total("divergent") == 0
+    found = [finding.seq for finding in tally.findings if finding.racing_seq == PASSES]
+    assert found == [RETURNED, RETURNED_AGAIN]
+
+
+@pytest.mark.parametrize(("seq", "permits"), [(RETURNED, -79), (RETURNED, -82), (RETURNED_AGAIN, -205)])
+def test_it_is_not_charged_anything_else(seq: int, permits: int, tmp_path: Path) -> None:
+    trace = t.raw(KEPT)
+    t.line_of(trace, seq)["permits_after"] = permits
+    assert seq in {finding.seq for finding in t.divergent(KEPT, trace, tmp_path)}
+
+
+def test_without_an_ack_of_an_index_it_is_not_charged_less(tmp_path: Path) -> None:
+    trace = t.raw(KEPT)
+    t.line_of(trace, IN_PART)["ack_sets"] = [[0b111]]
+    assert RETURNED in {finding.seq for finding in t.divergent(KEPT, trace, tmp_path)}
+
+
+def test_indexes_are_kept_of_the_last_entry_that_an_ack_passes(tmp_path: Path) -> None:
+    """An ack of a part of the next batch passes this one, too; one of a later batch has it forgotten."""
+    for words, position, kept in (([0b110], "29:1", True), (None, "29:1", False)):
+        trace = t.raw(KEPT)
+        ack = t.line_of(trace, PASSES)
+        ack["positions"], ack["ack_sets"] = [position], None if words is None else [words]
+        at = {finding.seq for finding in t.divergent(KEPT, trace, tmp_path / position / str(kept))}
+        assert (RETURNED in at) != kept
+
+
+def test_acks_on_their_way_may_come_before_or_after_a_send() -> None:
+    orders = BatchAckOrders()
+    orders.arrived(BatchAck(10, 1, t_us=100, words=[0b110], cumulative=False), ENTRY, left=0b111)
+    orders.arrived(BatchAck(11, 2, t_us=110, words=[], cumulative=False), ENTRY, left=0b110)
+    assert orders.left_in_send(ENTRY) == {0b111: 11, 0b110: 11, 0: 11}
+    orders.over(1)
+    assert orders.left_in_send(ENTRY) == {0b110: 11, 0: 11}
+    orders.over(2)
+    assert orders.left_in_send(ENTRY) == {}

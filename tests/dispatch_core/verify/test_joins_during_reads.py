@@ -165,3 +165,25 @@ def test_without_the_position_that_was_shown_nothing_explains_it(tmp_path: Path)
             line["read_position"] = trace[3]["read_position"] if line["seq"] <= PARTS_DONE else "51:61"
     result = t.verified(t.copy_with(PARTS, trace, tmp_path))
     assert result.tally.counts["dispatch"]["divergent"] + result.tally.counts["replay_set"]["divergent"] > 0
+
+
+BOUNDED: Final = PARTS.with_name("soak-81180-third-classic-ch-quiet")
+#: The join of consumer 3, the first round that tells who is held back, and a read of what consumer 3 gets.
+NEXT_JOIN, STUCK, READ = 13, 41, 127
+
+
+def test_nobody_remembers_a_position_behind_that_of_a_later_consumer(tmp_path: Path) -> None:
+    """Consumer 3 shows 18:67 when it joins, so consumer 2 does not remember the end of the read, 18:127."""
+    result = t.verified(BOUNDED)
+    assert result.tally.total("divergent") == 0
+    (found,) = [found for found in t.decided(result) if found.seq == STUCK]
+    assert found.reason is not None
+    assert "consumer 3 joined" in found.reason
+
+
+def test_a_later_consumer_that_shows_a_later_position_remembers_it(tmp_path: Path) -> None:
+    """Then consumer 3 is held back from 18:71, which it got."""
+    trace = t.raw(BOUNDED)
+    t.line_of(trace, NEXT_JOIN)["read_position"] = "18:127"
+    found = t.divergent(BOUNDED, trace, tmp_path)
+    assert READ in {other.seq for other in found if other.expected == "no read"}

@@ -55,6 +55,7 @@ def divergent(result: Verification) -> set[int]:
         ("soak-5435-failover-racing", {515, 516}),
         ("soak-5659-first-failover-racing", set()),
         ("soak-5711-first-failover-ring-racing", {231, 232, 234}),
+        ("soak-81116-exclusive-quiet", {528, 529, 537}),
     ],
 )
 def test_the_recordings_are_clean(name: str, uncertain: set[int]) -> None:
@@ -115,6 +116,17 @@ def test_a_read_in_flight_shows_any_position_between_its_ends(
     """The read begins in front of 131:5 and ends behind 131:7."""
     result = changed("soak-5393-second-range-racing", tmp_path, 28, read_position=shown)
     assert (28 in divergent(result)) == diverges
+
+
+@pytest.mark.parametrize(
+    ("shown", "diverges"), [("16:149", False), ("16:160", False), ("16:213", False), ("16:217", True)]
+)
+def test_a_read_that_goes_on_behind_another_one_ends_parts_anywhere(
+    tmp_path: Path, shown: str, diverges: bool
+) -> None:
+    """It begins in front of 16:148, between 16:151 and 16:187 all is acknowledged, and it ends behind 16:212."""
+    result = changed("soak-81116-exclusive-quiet", tmp_path, 537, read_position=shown)
+    assert (537 in divergent(result)) == diverges
 
 
 def test_a_removed_consumer_gets_entries_until_another_is_chosen(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Acks of a consumer that was removed: a classic dispatcher leaves its pending acks in it.
+"""Acks of a consumer that was removed, and its second removal.
 
-In ``4.2.4/soak-80003-second-classic-range-racing`` (tests/data/races) a topic is unloaded. The dispatcher disconnects
-consumer 1 at line 37, and its connection still acknowledges two entries: lines 44 and 47 show that they were pending.
+A classic dispatcher leaves the pending acks of a consumer that it removes in it. In
+``4.2.4/soak-80003-second-classic-range-racing`` (tests/data/races) a topic is unloaded. The dispatcher disconnects consumer
+1 at line 37, and its connection still acknowledges two entries: lines 44 and 47 show that they were pending.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US, unknown_consumers
+from dispatch_core.recording.reader import find_recordings, read_recording
 from tests.dispatch_core.verify import tampering as t
 
 RECORDING: Final = (
@@ -21,6 +24,19 @@ RECORDING: Final = (
     / "soak-80003-second-classic-range-racing"
 )
 FIRST, SECOND = 44, 47
+RACES: Final = RECORDING.parents[1]
+#: Recording → the lines at which a consumer is removed, and removed again: a subscription is deleted or a topic unloaded,
+#: and a client closes its consumer meanwhile.
+REMOVED_TWICE: Final = {
+    "4.2.4/soak-6012-classic-shared-quiet": (62, 65),
+    "4.2.4/soak-81074-first-failover-ring-quiet": (190, 194),
+}
+#: Recordings of Key_Shared in whose lines a last consumer leaves.
+LEFT: Final = (
+    "4.0.0/soak-5376-ch-quiet",
+    "4.2.4/soak-5261-second-classic-ch-racing",
+    "3.0.7/random-0000-ch-quiet",
+)
 
 
 def test_each_ack_removes_what_was_pending() -> None:
@@ -56,3 +72,42 @@ def test_since_4_0_only_the_last_consumer_keeps_them(tmp_path: Path) -> None:
     trace[0]["config"]["subscriptionKeySharedUseClassicPersistentImplementation"] = False
     found = {finding.seq: finding.expected for finding in t.divergent(RECORDING, trace, tmp_path)}
     assert found[FIRST] == found[SECOND] == "pending ack removed: none"
+
+
+@pytest.mark.parametrize(("later_us", "found"), [(0, False), (2 * HANDLED_LATE_US, True)])
+@pytest.mark.parametrize("name", REMOVED_TWICE)
+def test_a_consumer_may_be_removed_a_second_time(
+    name: str, later_us: int, found: bool, tmp_path: Path
+) -> None:
+    """The second removal comes soon after the first one, or the trace contradicts itself."""
+    trace = t.raw(RACES / name)
+    first, second = REMOVED_TWICE[name]
+    assert t.line_of(trace, first)["consumer"] == t.line_of(trace, second)["consumer"]
+    assert {t.line_of(trace, seq)["kind"] for seq in (first, second)} == {"consumer_removing"}
+    for line in trace:
+        if line.get("seq", 0) >= second:
+            line["t_us"] += later_us
+    copy = t.copy_with(RACES / name, trace, tmp_path)
+    assert (t.verified(copy).tally.total("divergent") > 0) == found
+    (source,) = find_recordings([copy])
+    (log,) = read_recording(source).logs
+    assert bool(unknown_consumers(log.events, log)) == found
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_so_may_one_of_key_shared(name: str, tmp_path: Path) -> None:
+    trace = [line for line in t.raw(RACES / name) if line.get("kind") != "end"]
+    before = t.verified(RACES / name).tally
+    begun = max(at for at, line in enumerate(trace) if line.get("kind") == "consumer_removing")
+    again = [
+        {**line, "seq": trace[-1]["seq"] + 1 + nth}
+        for nth, line in enumerate(
+            line
+            for line in trace[begun:]
+            if line["kind"] in ("consumer_removing", "selector_removed", "consumer_removed")
+        )
+    ]
+    for line in again:
+        line["t_us"] = trace[-1]["t_us"]
+    tally = t.verified(t.copy_with(RACES / name, [*trace, *again], tmp_path)).tally
+    assert tally.total("divergent") == before.total("divergent") == 0

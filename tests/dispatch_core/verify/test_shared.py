@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dispatch_core.audit.deliveries.log_checks import HANDLED_LATE_US
 from dispatch_core.broker.settings import Value
 from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
@@ -26,7 +25,6 @@ SOUGHT = OPERATIONS / "4.2.4" / "ops-0033-seek-back-shared"
 LEVELS = OPERATIONS.parent / "races" / "4.2.4" / "soak-0051-shared-racing"
 BROKEN = LEVELS.with_name("soak-0067-classic-shared-racing")
 RESET_AHEAD = LEVELS.with_name("soak-0082-shared-quiet")
-REMOVED_TWICE = LEVELS.with_name("soak-6012-classic-shared-quiet")
 INACTIVE = LEVELS.with_name("soak-8645-shared-racing")
 INACTIVE_IN_ATTEMPT = LEVELS.parents[1] / "4.0.0" / "soak-reload-0225-fourth-shared-racing"
 RESET_LATER = LEVELS.with_name("soak-13046-classic-shared-quiet")
@@ -139,20 +137,6 @@ def test_a_connection_that_breaks_is_passed_over_or_gets_single_entries(
             line["t_us"] += 10 * HELD_UP_US
     found = t.verified(t.copy_with(folder, trace, tmp_path)).tally.findings
     assert seq in {finding.seq for finding in found if finding.status == "divergent"}
-
-
-@pytest.mark.parametrize(("later_us", "found"), [(0, False), (2 * HANDLED_LATE_US, True)])
-def test_a_closed_dispatcher_is_asked_twice_to_remove_a_consumer(
-    later_us: int, found: bool, tmp_path: Path
-) -> None:
-    """The second request comes soon after the first one, or the trace contradicts itself."""
-    trace = t.raw(REMOVED_TWICE)
-    assert [line["kind"] for line in trace if line.get("seq") in (62, 65)] == ["consumer_removing"] * 2
-    for line in trace:
-        if line.get("seq", 0) >= 65:
-            line["t_us"] += later_us
-    tally = t.verified(t.copy_with(REMOVED_TWICE, trace, tmp_path)).tally
-    assert (tally.total("divergent") > 0) == found
 
 
 USES_CLASSIC = "subscriptionSharedUseClassicPersistentImplementation"
