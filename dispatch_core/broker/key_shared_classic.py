@@ -117,6 +117,13 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         s = self.state.s
         s[st_.READ_POSITION] = max(s[st_.READ_POSITION], entry)
 
+    def remember_beginning(self) -> None:
+        """Have all consumers remember the present read position: nothing was read since they joined.
+
+        For logs that show only by their first delivery where the subscription begins.
+        """
+        self._when_joining = dict.fromkeys(self._when_joining, int(self.state.s[st_.READ_POSITION]))
+
     def pre_filters(self) -> bool:
         """True if a replay read leaves out what cannot be sent (#22245)."""
         return bool(read_loop_classic.pre_filters(self.state))

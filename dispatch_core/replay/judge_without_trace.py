@@ -168,7 +168,7 @@ class WithoutTraceJudge(Judge):
             if self._fold.wait_tracker is not None:
                 self._ended_waits += self._fold.wait_tracker.take()
             return None
-        if not isinstance(self._fold, NonPersistentFold):
+        if self._begun and not isinstance(self._fold, NonPersistentFold):
             self._when_joining.note(self._fold.core, WindowEntries(audit.window, audit.scan))
         inside = ints(deliveries["t_us"]) >= self._start_us
         self._judgements += np.bincount(judged.judgement[inside], minlength=len(JUDGEMENTS))

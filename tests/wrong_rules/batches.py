@@ -24,7 +24,7 @@ WRONG_BATCHES: Final[dict[str, WrongRule]] = {
     ),
     "failover_left_indexes_are_free": edit(
         "of a batch the acknowledged indexes cost permits, and the others do not",
-        f"{_DISPATCHER}._acked_indexes",
+        f"{_DISPATCHER}.acked_indexes",
         "self._sizes[entry] - self._unacked_indexes[entry].bit_count()",
         "self._unacked_indexes[entry].bit_count()",
     ),

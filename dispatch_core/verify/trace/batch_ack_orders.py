@@ -71,10 +71,12 @@ class _Batch:
     entry: int
     acks: dict[int, BatchAck]  # those on their way, by their lines
     states: set[_State]
+    plain: int  # the indexes left in the plain order
     overlapping: int | None = None  # seq of the last cumulative one that overlaps another
 
     def arrived(self, ack: BatchAck) -> None:
         self.acks[ack.seq] = ack
+        self.plain = ack.applied(self.plain)
         self.states = {_State(state.waiting | {ack.seq}, state.left) for state in self.states}
         if len(self.acks) > _MOST_ON_THEIR_WAY:
             self.over(min(self.acks))
@@ -129,7 +131,7 @@ class BatchAckOrders:
         if batch is None:
             if not left:
                 return
-            batch = self._batches[entry] = _Batch(entry, {}, {_State(frozenset(), left)})
+            batch = self._batches[entry] = _Batch(entry, {}, {_State(frozenset(), left)}, left)
         batch.as_of(ack.t_us)
         batch.arrived(ack)
         self._of.setdefault(ack.connection, []).append((batch, ack.seq))
@@ -145,14 +147,15 @@ class BatchAckOrders:
             del self._kept[min(self._kept)]
 
     def left_in_send(self, entry: int) -> dict[int, int]:
-        """Return the indexes that may be unacknowledged when an entry is sent, as bits, each with the line of an ack.
+        """Return what may be unacknowledged of an entry when it is sent, other than in the plain order.
 
-        0 = it is acknowledged whole: then the cursor knows no indexes of it, and all of it is charged.
+        The indexes, as bits, each with the line of an ack. 0 = the entry is acknowledged whole: then the cursor knows no
+        indexes of it, and all of it is charged.
         """
         found = {}
         batch = self._batches.get(entry)
         if batch is not None and batch.acks:
-            found = {state.left: max(batch.acks) for state in batch.reachable()}
+            found = {state.left: max(batch.acks) for state in batch.reachable() if state.left != batch.plain}
         if entry in self._kept:
             seq, left = self._kept[entry]
             found.setdefault(left, seq)

@@ -165,6 +165,8 @@ class KeySharedFold(DispatcherFold):
     def _advance(self, batch: OperationBatch, expected: Ints, reason: npt.NDArray[np.int8]) -> None:
         self.core.extend(batch.dropped, batch.hashes, batch.num_messages, len(self._numbers))
         self._settle(batch.settled)
+        if len(batch.settled) and isinstance(self.core, ClassicKeySharedDispatcher):
+            self.core.remember_beginning()
         sampler = self._retain(batch)
         self._stored_at_join = grown(self._stored_at_join - batch.dropped, len(self.core.state.permits), 0)
         batched_before = self._batched_entries
