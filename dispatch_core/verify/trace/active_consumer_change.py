@@ -25,6 +25,7 @@ from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.tally import cut_off
 from dispatch_core.verify.trace.cursor_operations import CursorDriver
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.late_entries import LateEntries
 from dispatch_core.verify.trace.notices import (
@@ -421,8 +422,17 @@ class ActiveChangeVerifier(CursorDriver):
 
     def _task_is_through(self) -> None:
         """Report missing notices of the delay's task, if it must be over by now."""
-        if self._by_task.due and self._line.t_us > self._tail_until_us:
+        if self._by_task.due and self._line.t_us > self._tail_until_us and not self._task_goes_on():
             self._unmet(self._by_task)
+
+    def _task_goes_on(self) -> bool:
+        """Check whether the delay's task sends a notice that is due later: its thread may be held up."""
+        for line in self._later_lines():
+            if line.t_us > self._by_task.since_us + HELD_UP_US:
+                return False
+            if line.kind == "active_notified" and (who(line), line.recorded["active"]) in self._by_task.due:
+                return True
+        return False
 
     def _attempts_after_rewind(self) -> bool:
         """Check whether a read attempt is of a thread that has just rewound and sent all notices."""

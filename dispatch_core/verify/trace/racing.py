@@ -607,6 +607,7 @@ class RacingDriver(CursorDriver):
             return Outcome(decide(lambda _step: None), [])
         self._sent_at, self._gone_first = {}, set()
         any_removed = False
+        sending: Line | None = None  # the send whose line stands, and that of its return does not yet
         self._window_end = window.end
         self._permits_at_end = {}
         self._closing = None
@@ -615,11 +616,16 @@ class RacingDriver(CursorDriver):
             kind = line.kind
             if kind == "sent" and line.consumer is not None:
                 self._sent_at[line.consumer] = line.seq
+                sending = line
                 if any_removed and not self.steps_of_send:
                     self._gone_first |= self._gone_before(at, line)
                 logged += self.steps_of_send
+            elif kind == "send_returned":
+                sending = None
             elif kind == "pending_ack_removed":
                 any_removed = True
+                if sending is not None and sending.consumer == line.consumer and not self.steps_of_send:
+                    self._gone_first |= self._gone_within(at, sending)
             elif kind in ("flow", "ack"):
                 if at not in self._judged:
                     self._peek(line, logged)
@@ -717,6 +723,30 @@ class RacingDriver(CursorDriver):
         """
         sent = {(send.consumer, entry) for entry in send.recorded["positions"]}
         return {gone for gone in self._removed_between(at) if gone in sent}
+
+    def _gone_within(self, at: int, send: Line) -> set[tuple[int, int]]:
+        """Return consumer and entry of pending acks that go at the line at index ``at``, and are there again behind a send.
+
+        The send adds its pending acks somewhere between its line and that of its return. If one is removed again later, then
+        it was that of an earlier send which went here.
+        """
+        return {
+            (send.consumer, entry)
+            for entry in self._lines[at].recorded["positions"]
+            if send.consumer is not None
+            and entry in send.recorded["positions"]
+            and self._goes_again(at, entry)
+        }
+
+    def _goes_again(self, at: int, entry: int) -> bool:
+        """Check whether the next line behind index ``at`` that sends an entry or removes its pending ack removes it."""
+        consumer = self._lines[at].consumer
+        for _at, line in self._lines.between(at + 1, self._lines.horizon(self._at)):
+            if line.kind == "sent" and entry in line.recorded["positions"]:
+                return False
+            if line.kind == "pending_ack_removed" and entry in line.recorded["positions"]:
+                return line.consumer == consumer
+        return False
 
     def _removed_between(self, stop: int) -> Iterator[tuple[int, int]]:
         """Yield consumer and entry of the pending acks that go in the present window, before the line at index ``stop``."""

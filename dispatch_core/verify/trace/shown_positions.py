@@ -258,6 +258,10 @@ class PositionsDriver(CursorDriver):
 
     def _mark_delete_racing(self, line: Line, recorded: int) -> int | None:
         """Return the line of a command without which mark-delete is where a line shows it; ``None`` if none explains it."""
+        return self._mark_delete_without(line, recorded)
+
+    def _mark_delete_without(self, line: Line, recorded: int) -> int | None:
+        """See ``_mark_delete_racing``."""
         since, all_applied = self._sampled_since(line), self._all_applied()[1]
         if line.kind == "mark_delete" and not self._may_have_moved_to(recorded, since):
             return self._written_late(line, recorded)
@@ -309,6 +313,10 @@ class PositionsDriver(CursorDriver):
         )  # by acknowledgements of all that was read
         if recorded - 1 == mark_delete or (mark_delete is None and pushed):
             return self._mark_delete_racing(line, recorded - 1)
+        if mark_delete is not None and recorded - 1 < mark_delete and pushed:
+            return self._mark_delete_without(
+                line, recorded - 1
+            )  # mark-delete is read behind the read position
         if self._move_racing() is not None and recorded == self._positions_now()[0]:
             return self._move_racing()
         return None

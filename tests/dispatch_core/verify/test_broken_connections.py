@@ -2,7 +2,9 @@
 
 In ``4.0.0/soak-30247-sticky-racing`` (tests/data/races) the only consumer is removed at line 226. Its connection is not
 writable any more at 224: the read asks for one entry. In ``soak-30111-sticky-racing`` consumer 2 is removed at line 249. Its
-connection is not active any more in the round of 246: the consumer has no permits, so the round looks no further ahead.
+connection is not active any more in the round of 246: the consumer has no permits, so the round looks no further ahead. In
+``4.2.4/soak-81251-ch-racing``, of a busy machine, the only consumer is removed 283 ms behind the round that sends it
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from tests.dispatch_core.verify import tampering as t
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0"
 NOT_WRITABLE: Final = RACES / "soak-30247-sticky-racing"
 NOT_ACTIVE: Final = RACES / "soak-30111-sticky-racing"
-DECISIONS: Final = [(NOT_WRITABLE, "read", 224, 226), (NOT_ACTIVE, "round", 248, 249)]
+HELD_UP: Final = RACES.parent / "4.2.4" / "soak-81251-ch-racing"
+DECISIONS: Final = [
+    (NOT_WRITABLE, "read", 224, 226),
+    (NOT_ACTIVE, "round", 248, 249),
+    (HELD_UP, "round", 15, 16),
+]
 
 
 @pytest.mark.parametrize(("folder", "decision_class", "seq", "removal"), DECISIONS, ids=str)

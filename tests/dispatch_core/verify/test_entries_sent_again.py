@@ -3,6 +3,10 @@
 ``4.0.0/ops-40001-reset-forward-ch`` (tests/data/races): two replay reads have the same entries, as this release forgets a
 replay read that is in flight. The round of line 816 sends what consumer 4 has already. It acknowledges these entries between
 lines 819 and 837, before the send of line 844, which makes them pending anew. The attempt of line 860 trims two of them.
+
+``4.0.0/soak-81226-ch-quiet``: the ack of 9:148 removes its pending ack at line 1136, between the lines of a second send to
+its consumer (1135) and of its return (1138). At line 1173 it removes another one, so the second send came behind the first
+removal.
 """
 
 from __future__ import annotations
@@ -60,3 +64,31 @@ def test_an_entry_that_the_round_sends_first_is_not_acknowledged_before(tmp_path
 def test_the_removal_is_in_the_order_of_its_connection(tmp_path: Path) -> None:
     """An ack of the connection whose removal is logged behind a later one of it."""
     assert found(t.moved(t.raw(RECORDING), 820, 824), tmp_path)
+
+
+WITHIN: Final = RECORDING.with_name("soak-81226-ch-quiet")
+WITHIN_SEND, AGAIN, RELEASED_AGAIN, SHOWN = 1136, 1173, 1174, 1182
+
+
+def test_a_removal_within_a_send_is_of_the_earlier_pending_ack_if_there_is_another_one() -> None:
+    tally = t.verified(WITHIN).tally
+    assert tally.total("divergent") == 0
+    assert not [finding for finding in tally.findings if finding.seq >= WITHIN_SEND]
+
+
+def test_else_it_is_of_the_later_one(tmp_path: Path) -> None:
+    """Without the second removal nothing of 9:148 is pending behind the send: the counter falls once."""
+    trace = t.raw(WITHIN)
+    for seq in (AGAIN, RELEASED_AGAIN):
+        trace.remove(t.line_of(trace, seq))
+    t.line_of(trace, SHOWN)["usable"][3][3] += 1
+    for number, line in enumerate((line for line in trace if "seq" in line), 1):
+        line["seq"] = number
+    assert t.divergent(WITHIN, trace, tmp_path) == []
+
+
+def test_a_removal_behind_a_send_is_of_what_it_sent(tmp_path: Path) -> None:
+    trace = t.raw(WITHIN)
+    for _ in ("pending_ack_removed", "draining_release"):
+        trace = t.moved(trace, WITHIN_SEND, WITHIN_SEND + 2)
+    assert AGAIN in {finding.seq for finding in t.divergent(WITHIN, trace, tmp_path)}

@@ -18,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from tests.dispatch_core.verify import tampering as t
 
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
@@ -82,7 +83,7 @@ def test_a_counter_does_not_fall_much_later(tmp_path: Path) -> None:
     trace = t.raw(TRIMMED_LATE)
     for line in trace:
         if line.get("seq", 0) >= 73:
-            line["t_us"] += 200_000
+            line["t_us"] += 2 * HELD_UP_US
     assert 81 in {finding.seq for finding in t.divergent(TRIMMED_LATE, trace, tmp_path)}
 
 

@@ -12,7 +12,9 @@ import pytest
 from dispatch_core.broker import hashing
 from dispatch_core.broker import single_active_rules as rules
 from dispatch_core.recording.reader import find_recordings, read_recording
+from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 from dispatch_core.verify.trace.runner import Verification, verify
+from tests.dispatch_core.verify import tampering as t
 from tests.dispatch_core.verify.single_active_trace import Trace, verified
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -313,6 +315,26 @@ def test_the_delay_task_notifies_a_consumer_that_is_joining(
     trace.reads_all(1)
     found = [(f.seq, f.status, f.racing_seq) for f in trace.verified(tmp_path).tally.findings]
     assert (at, status, join if status == "uncertain" else None) in found
+
+
+HELD_UP = ROOT / "tests" / "data" / "races" / "4.0.0" / "soak-81266-failover-quiet"
+FLOW, NOTICE = 8, 9
+
+
+def test_the_delay_task_may_be_held_up_before_its_notices(tmp_path: Path) -> None:
+    """In ``soak-81266-failover-quiet`` (tests/data/races) the notice comes 59 ms behind the rewind, behind a flow."""
+    assert t.verified(HELD_UP).tally.total("divergent") == 0
+    trace = t.raw(HELD_UP)
+    for line in trace:
+        if line.get("seq", 0) >= FLOW:
+            line["t_us"] += HELD_UP_US
+    assert {finding.seq for finding in t.divergent(HELD_UP, trace, tmp_path)} == {FLOW, NOTICE}
+
+
+def test_a_notice_that_the_delay_task_never_sends_is_missing(tmp_path: Path) -> None:
+    trace = t.raw(HELD_UP)
+    t.line_of(trace, NOTICE)["consumer"] = 2
+    assert FLOW in {finding.seq for finding in t.divergent(HELD_UP, trace, tmp_path)}
 
 
 # --- what must be found ----------------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ acknowledges 12 messages from line 722 on, within the attempt. Line 756, of its 
 ``4.0.0/soak-80620-classic-ch-quiet``: the ack of line 603 removes its pending ack at line 604, and unblocks consumer 6. The
 thread of its connection comes so far behind the read attempt of lines 606 to 608, which finds the consumer blocked; line 610
 shows that it is not any more.
+
+``4.2.4/soak-81240-failover-quiet``: the dispatcher reads the read position, then mark-delete, and writes both in line 296.
+The ack of line 294 moves both in between.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ RESET = RACES / "4.2.4" / "ops-50017-reset-back-classic-ch"
 BROKEN = RACES / "4.2.4" / "soak-5111-ch-racing"
 ACKED = RACES / "4.0.0" / "soak-80453-ch-racing"
 UNBLOCKS_LATER = RACES / "4.0.0" / "soak-80620-classic-ch-quiet"
+BETWEEN = RACES / "4.2.4" / "soak-81240-failover-quiet"
 READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
@@ -253,3 +257,17 @@ def test_it_has_unblocked_before_the_next_command_of_its_connection(tmp_path: Pa
     for number, line in enumerate((line for line in trace if "seq" in line), 1):
         line["seq"] = number
     assert ("divergent", None, 608) in findings_of(UNBLOCKS_LATER, trace, tmp_path, READ)
+
+
+def test_an_ack_comes_between_the_two_positions_of_a_line(tmp_path: Path) -> None:
+    trace = t.raw(BETWEEN)
+    assert (line_of(trace, 296)["read_position"], line_of(trace, 296)["mark_delete"]) == ("1:44", "1:44")
+    assert ("uncertain", 294, 296) in findings_of(BETWEEN, trace, tmp_path)
+
+
+@pytest.mark.parametrize(("read_position", "mark_delete"), [("1:43", "1:44"), ("1:45", "1:42")])
+def test_no_other_positions_stand_together(read_position: str, mark_delete: str, tmp_path: Path) -> None:
+    """Nothing moves the cursor from 1:42 on within the line, and mark-delete is read last."""
+    trace = t.raw(BETWEEN)
+    line_of(trace, 296).update(read_position=read_position, mark_delete=mark_delete)
+    assert ("divergent", None, 296) in findings_of(BETWEEN, trace, tmp_path)
