@@ -843,10 +843,11 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         return command.entry if isinstance(command.result, Acked) else -1
 
     def _on_consumer_removed(self, line: Line) -> None:
+        """Compare the positions: the thread of the connection goes on if the broker disconnects the consumer."""
+        self._compare_positions(line)
         self._effects_open.forget(who(line))
         self._acks_are_over(who(line))
         self._report_unmet_clear()
-        self._compare_positions(line)
 
     def _on_recently_joined_pruned(self, line: Line) -> None:
         self._compare_positions(line)

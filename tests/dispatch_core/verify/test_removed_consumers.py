@@ -111,3 +111,18 @@ def test_so_may_one_of_key_shared(name: str, tmp_path: Path) -> None:
         line["t_us"] = trace[-1]["t_us"]
     tally = t.verified(t.copy_with(RACES / name, [*trace, *again], tmp_path)).tally
     assert tally.total("divergent") == before.total("divergent") == 0
+
+
+GOES_ON: Final = RACES / "4.2.4" / "soak-81385-second-ch-racing"
+REMOVED, MOVED = 435, 436
+
+
+def test_an_ack_of_a_removed_consumer_may_not_have_reached_the_cursor(tmp_path: Path) -> None:
+    """The ack of 8:91 moves mark-delete at line 436; the broker disconnects its consumer at line 435."""
+    assert t.verified(GOES_ON).tally.total("divergent") == 0
+    for shown in ("8:89", "8:92"):
+        trace = t.raw(GOES_ON)
+        assert t.line_of(trace, MOVED)["mark_delete"] == "8:91"
+        t.line_of(trace, REMOVED)["mark_delete"] = shown
+        found = t.divergent(GOES_ON, trace, tmp_path / shown.replace(":", "-"))
+        assert REMOVED in {finding.seq for finding in found}
