@@ -17,7 +17,7 @@ that the trace leaves open are tried, on copies of the state:
 * a consumer that joined while a read was in flight may be held back by the position behind that read (``joins``): an open
   fact;
 * a batch of which some indexes were acknowledged may have been written before or after the dispatcher lowered its total
-  permits for it (``permits.lower_total``): an open fact, too.
+  permits for it, or meanwhile (``permits.lower_total``): an open fact, too.
 
 Commands of one connection keep their order. An order that gives the recorded answer in full is taken: the decisions in
 which the plain order differs are *uncertain*, with the ``seq`` of the racing line; the state goes on from there, and what
@@ -83,6 +83,7 @@ class Command:
     uncounts: Command | None = None  # a flow that an earlier window took for counted, and that is still open
     held_from: int | None = None  # an open fact: the connection's consumer joined at this read position
     total_by: int = 0  # an open fact: the dispatcher's total permits differ by so many
+    total_parts: tuple[int, ...] = ()  # or by one of these
     limit_ended: bool = (
         False  # an open fact: a policy's limit had ended before an ack of the consumer, which unblocked it
     )

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import chain, pairwise, takewhile
+from itertools import accumulate, chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker import state as st_
@@ -446,9 +446,27 @@ class RacingDriver(CursorDriver):
             if line.inputs["written"] is not None:
                 by = acked if line.inputs["written"] else -acked
                 what = f"the write of what consumer {line.consumer} was sent"
-                self._facts.append(Command(line.seq, who(line), what, total_by=by))
+                parts = self._parts_of(window, line, acked, written=bool(line.inputs["written"]))
+                self._facts.append(Command(line.seq, who(line), what, total_by=by, total_parts=parts))
         totals = [fact for fact in self._facts if fact.total_by]
         self._facts = [fact for fact in self._facts if fact not in totals[:-_MAX_OPEN_TOTALS]]
+
+    def _parts_of(self, window: Window, returned: Line, acked: int, *, written: bool) -> tuple[int, ...]:
+        """Return by how many the total may differ if the acknowledged indexes were forgotten while they were counted.
+
+        Both go through the entries of the send in order (EntryBatchIndexesAcks.getTotalAckedIndexCount, recycle). So those
+        of the first ones count, if the forgetting overtakes, or those of the last ones, if the counting does.
+        """
+        sends = [
+            line for _at, line in self._within(window.end) if line.kind == "sent" and line.seq < returned.seq
+        ]
+        entries = [entry for entry in sends[-1].recorded["positions"] if entry >= 0] if sends else []
+        counts = [int(count) for count in self.core.state.acked_indexes[entries]]
+        if sum(counts) != acked:
+            return ()
+        first = [*accumulate(counts)]
+        parts = {*first, *(acked - count for count in first)} - {0, acked}
+        return tuple(sorted(part if written else part - acked for part in parts))
 
     def _close_totals(self) -> None:
         """Forget the facts about the total permits: all consumers have left, so that it is 0."""

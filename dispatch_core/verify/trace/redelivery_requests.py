@@ -12,7 +12,7 @@ previous line of the connection and ``redeliver`` may have seen the first two. A
 one for everything, has a line ``pending_ack_removed`` for each entry. Since then a request for everything takes what is
 pending at once, without a line. Entries that are sent afterwards, but before ``redeliver``, stay pending. Which these are is
 open: in the plain order none are. The other answers, "the last entry stays", "the last two stay" and so on, are open facts
-(``races``), until a decision or a shown counter tells.
+(``races``), until a decision or a shown counter tells. Where hashes drain, the lines ``draining_release`` show it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         self._settle_all()
         begun = self._requests_begun.pop(consumer, None)
         before = set(self._removed.get(consumer, ()))
-        if not everything or (self._in_one_batch() and begun is None and consumer not in self._cleared):
+        is_open = self._in_one_batch() and begun is None and consumer not in self._cleared
+        if not everything or (is_open and not self._came_before_sends(consumer)):
             self._let_go_for(line)
         self._cleared.discard(consumer)
         self._requests[consumer].popleft()
@@ -183,6 +184,14 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         self._finish_later(line, Redelivered(messages))
         if everything and not self._tracked:
             self._open_what_stays(line, set(asked) - before)
+
+    def _came_before_sends(self, consumer: int) -> bool:
+        """Check whether a request for everything has taken nothing: where hashes drain, each entry it takes has a release.
+
+        So all that is pending was sent after it.
+        """
+        pending = self.core.pending_on(consumer)
+        return self._tracked and set(pending) <= {*self._sent_since.get(consumer, ())}
 
     def _open_what_stays(self, request: Line, taken: set[int]) -> None:
         """Open a fact for each number of entries sent last that a request for everything may not have taken."""

@@ -301,17 +301,20 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             return
         expected = int(s[st_.TOTAL_PERMITS])
         facts = [fact for fact in self._facts if fact.total_by]
-        shown = next(
-            (
-                chosen
-                for count in range(1, len(facts) + 1)
-                for chosen in itertools.combinations(facts, count)
-                if expected != recorded == expected + sum(fact.total_by for fact in chosen)
-            ),
-            (),
-        )
-        for fact in shown:
-            self.core.change_total(fact.total_by)
+        shown: tuple[Command, ...] = ()
+        if recorded != expected:
+            shown = next(
+                (
+                    chosen
+                    for count in range(1, len(facts) + 1)
+                    for chosen in itertools.combinations(facts, count)
+                    for amounts in itertools.product(*((fact.total_by, *fact.total_parts) for fact in chosen))
+                    if recorded == expected + sum(amounts)
+                ),
+                (),
+            )
+        if shown:
+            self.core.change_total(recorded - expected)
         if shown or expected == recorded:
             self._close_totals()
         racing = min((fact.seq for fact in shown), default=None)

@@ -19,6 +19,9 @@ Recordings of 4.2.4 (tests/data/races), where a request for everything takes wha
 - ``soak-44211-classic-shared-racing``: a policy's limit ends at 167, between a request and its parked permits. They reach
   the dispatcher at 170, and the attempt of 168 has not seen them.
 
+Where hashes drain, each entry that is taken has a release: in ``soak-81421-ch-racing`` the request of line 35 has none. It
+came before the send of line 32, whose entry stays.
+
 And of a request that names entries: in ``random-40017-ch-racing`` the request of line 242 takes them from line 230 to 237,
 within a round. It lowers the counter before the round asks for the usable permits, so that the send of line 239 has 24
 entries and not 23.
@@ -165,3 +168,26 @@ def test_a_request_does_not_take_what_is_sent_later(tmp_path: Path) -> None:
     t.line_of(trace, 187)["positions"] = ["68:0"]
     found = t.divergent(WITHIN, trace, tmp_path)
     assert (187, "pending ack removed: [68:49] (1)") in {(finding.seq, finding.expected) for finding in found}
+
+
+BEFORE_SENDS: Final = RACES / "soak-81421-ch-racing"
+REQUEST, READ_ISSUED = 35, 38
+
+
+def test_a_request_that_releases_nothing_came_before_the_send() -> None:
+    tally = t.verified(BEFORE_SENDS).tally
+    assert tally.total("divergent") == 0
+    assert not [finding for finding in tally.findings if REQUEST <= finding.seq <= READ_ISSUED]
+
+
+def test_a_request_that_comes_behind_another_command_takes_what_was_sent(tmp_path: Path) -> None:
+    """Its connection has granted permits behind the send, so the request has found the entry."""
+    trace = t.raw(BEFORE_SENDS)
+    at = trace.index(t.line_of(trace, REQUEST))
+    flow = {**t.line_of(trace, 21), "t_us": trace[at]["t_us"], "permits": 0}
+    counted = {**t.line_of(trace, 22), "t_us": trace[at]["t_us"], "permits_after": 49}
+    for line in trace[at:]:
+        line["seq"] += 2
+    trace[at:at] = [flow | {"seq": REQUEST}, counted | {"seq": REQUEST + 1}]
+    found = t.divergent(BEFORE_SENDS, trace, tmp_path)
+    assert ("replay read of [19:0] (1)", READ_ISSUED + 2) in {(f.expected, f.seq) for f in found}

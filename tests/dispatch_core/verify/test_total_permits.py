@@ -3,12 +3,18 @@
 ``4.2.4/random-2019-classic-range-racing`` (tests/data/races): 24 of 96 messages that the consumer is sent at line 88 are
 acknowledged. The call returns with the write done, and the total falls by 96. The normal read at 125 asks for 94, which
 shows it: with a total that is 24 higher it would ask for 100.
+
+``4.0.0/soak-81481-ch-racing``: of the 25 messages that consumer 1 is sent at line 413, six of the batch 4:13 and four of
+4:18 are acknowledged. The total falls by 19, as line 420 shows: the connection's thread forgot those of 4:18 before they
+were counted.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
+
+import pytest
 
 from dispatch_core.verify.tally import Finding
 from tests.dispatch_core.verify import tampering as t
@@ -69,3 +75,25 @@ def test_without_totals_the_next_read_shows_the_order(tmp_path: Path) -> None:
     trace[READ]["max_entries"] = 100
     found = [f for f in findings_of(trace, tmp_path) if f.decision_class == "read"]
     assert [(f.seq, f.status, f.racing_seq) for f in found] == [(READ, "uncertain", RETURNED)]
+
+
+MEANWHILE: Final = RECORDING.parents[1] / "4.0.0" / "soak-81481-ch-racing"
+SEND_RETURNED, SHOWN, TOTAL = 414, 420, 87
+
+
+@pytest.mark.parametrize("total", [91, 87, 85, 81])
+def test_a_write_may_be_done_while_the_acknowledged_messages_are_counted(total: int, tmp_path: Path) -> None:
+    """All ten count, or six, or four, or none."""
+    trace = t.raw(MEANWHILE)
+    assert t.line_of(trace, SHOWN)["total_permits"] == TOTAL
+    t.line_of(trace, SHOWN)["total_permits"] = total
+    found = t.verified(t.copy_with(MEANWHILE, trace, tmp_path)).tally.findings
+    expected = [] if total == 91 else [("uncertain", SEND_RETURNED)]
+    assert [(f.status, f.racing_seq) for f in found if f.seq == SHOWN] == expected
+
+
+@pytest.mark.parametrize("total", [93, 90, 88, 86, 83, 80])
+def test_messages_of_one_batch_count_together(total: int, tmp_path: Path) -> None:
+    trace = t.raw(MEANWHILE)
+    t.line_of(trace, SHOWN)["total_permits"] = total
+    assert SHOWN in {finding.seq for finding in t.divergent(MEANWHILE, trace, tmp_path)}
