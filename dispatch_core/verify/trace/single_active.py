@@ -617,8 +617,11 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._compare_moved(line)
 
     def _compare_rewound(self, line: Line) -> None:
-        read = line.recorded["read_position"]
-        if read is None or self._moved_by_read(self._read_from(read)) is None:
+        read, reset = line.recorded["read_position"], self._reset_under_way
+        before_reset = None if reset is None else reset.mark_delete + 1
+        if read is None or (
+            self._read_from(read) != before_reset and self._moved_by_read(self._read_from(read)) is None
+        ):
             ActiveChangeVerifier._compare_rewound(self, line)
         super()._compare_rewound(line)
         if self._issued_at:

@@ -14,6 +14,9 @@ Releases before #24898 bound a read by the end of the topic as of its issue: the
 
 - ``4.2.4/failover-batches-40045-modulo-racing``: the read of line 585 is issued at 92:250. The cursor is rewound to 92:140
   at 587, and the read ends with nothing at 590, at 92:250.
+
+- ``4.0.0/soak-81593-exclusive-racing``: the reset of line 221 to 6:19 takes effect behind the ends of two reads that were in
+  flight. The rewinds that follow these (lines 223 and 225) go to 6:50, behind mark-delete of before.
 """
 
 from __future__ import annotations
@@ -84,3 +87,18 @@ def test_a_read_may_show_its_position_in_front_of_its_next_part() -> None:
     assert result.tally.total("divergent") == 0
     (found,) = [finding for finding in result.tally.findings if finding.seq == 144]
     assert (found.decision_class, found.status, found.recorded) == ("position", "uncertain", "behind 128:14")
+
+
+RESET: Final = RACES.parent / "4.0.0" / "soak-81593-exclusive-racing"
+RESET_OP, REWINDS, BEHIND_RESET = 221, (223, 225), 227
+
+
+def test_a_rewind_before_a_reset_takes_effect_goes_behind_mark_delete_of_before(tmp_path: Path) -> None:
+    tally = t.verified(RESET).tally
+    assert tally.total("divergent") == 0
+    found = {(finding.seq, finding.racing_seq) for finding in tally.findings}
+    assert {(seq, RESET_OP) for seq in REWINDS} & found
+    for seq, shown in ((REWINDS[0], "6:30"), (REWINDS[1], "6:30"), (BEHIND_RESET, "6:20")):
+        trace = t.raw(RESET)
+        t.line_of(trace, seq)["read_position"] = shown
+        assert seq in {other.seq for other in t.divergent(RESET, trace, tmp_path / str(seq))}

@@ -32,7 +32,8 @@ final class Play implements AutoCloseable {
     private static final int QUIET_AT_MOST_MS = 1000;
     private static final int RACING_MS = 100;
     private static final int STATE_TRIES = 10;
-    private static final int DRAIN_ROUNDS = 120;
+    /** Rounds of the drain that bring nothing, at most; the others end by themselves, with the messages. */
+    private static final int EMPTY_ROUNDS = 120;
     /** Rounds of the drain in which nothing happens; a limit or a delay may still hold something back. */
     private static final int IDLE_ROUNDS = 4;
     /** Lines without a message mean nothing after this time: a dispatcher may try to read for ever. */
@@ -246,8 +247,9 @@ final class Play implements AutoCloseable {
         busy(false);
         note("step", Map.of("note", "drain"));
         int idle = 0;
+        int empty = 0;
         long lastMs = System.currentTimeMillis();
-        for (int round = 0; round < DRAIN_ROUNDS && (idle < IDLE_ROUNDS || System.currentTimeMillis() < dueMs); round++) {
+        while (empty < EMPTY_ROUNDS && (idle < IDLE_ROUNDS || System.currentTimeMillis() < dueMs)) {
             int received = 0;
             long before = session.activity();
             for (SoakConsumer consumer : consumers.values()) {
@@ -258,7 +260,10 @@ final class Play implements AutoCloseable {
             if (received > 0) {
                 lastMs = System.currentTimeMillis();
                 idle = 0;
-            } else if (session.activity() == before || System.currentTimeMillis() - lastMs > TRIES_MS) {
+                continue;
+            }
+            empty++;
+            if (session.activity() == before || System.currentTimeMillis() - lastMs > TRIES_MS) {
                 idle++;
             }
         }
