@@ -132,9 +132,17 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ordinal that is not lowered with the others names another entry, and the tables differ."""
+    """An ordinal that is not lowered with the others names another entry, and the tables differ.
+
+    A log whose cursor is reset to an entry that was dropped is replayed as a whole.
+    """
     log = traced(name)
-    compare(log, tmp_path, monkeypatch, 30)
+    try:
+        compare(log, tmp_path, monkeypatch, 30)
+    except NotStreamableError as error:
+        assert "lies before the window that is kept" in str(error)
+        assert "cursor_op" in log.events["kind"].to_pylist()
+        return
     dropped = [count for count, _ in entries_in_memory if count]
     # Of the races only the beginning is recorded, in which nothing is settled.
     assert dropped or log.messages.num_rows < 200 or name.startswith("races/")
