@@ -373,7 +373,8 @@ class SingleActiveDispatcher:
         Reads that overlap complete in any order, and one that waits at the end of the log starts from where the read
         position is when entries come. So it is a read for ``reader`` (``None``: not known) that asked for so many entries:
         one that can have this result from where it started, else one whose start is not known, else any; the oldest of
-        them. ``dispatched``: a round follows, so it is rather none that a redelivery request has disowned.
+        them. A result of nothing is of the read that started last: entries lie behind the start of an earlier one.
+        ``dispatched``: a round follows, so it is rather none that a redelivery request has disowned.
         """
         possible = [
             at
@@ -382,19 +383,21 @@ class SingleActiveDispatcher:
         ]
         return min(possible, key=lambda at: self._unlike(self._reads[at], entries, dispatched), default=0)
 
-    def _unlike(self, read: _Read, entries: Sequence[int], dispatched: bool) -> tuple[int, bool]:
+    def _unlike(self, read: _Read, entries: Sequence[int], dispatched: bool) -> tuple[int, bool, int]:
         """Rank how little a result looks like that of a read; see ``read_of_result``.
 
         A disowned read that others have passed need not wait for entries: it may just take long.
         """
         disowned = rules.disowned(read.epoch, self._epoch, self._epochs)
         is_dropped = dispatched and disowned
-        if not entries or (read.waits and not disowned):
-            return _ANY_START, is_dropped
+        if not entries:
+            return _ANY_START, is_dropped, 0 if read.start is None else -read.start
+        if read.waits and not disowned:
+            return _ANY_START, is_dropped, 0
         if read.start is None or entries[0] < 0:
-            return _START_UNKNOWN, is_dropped
+            return _START_UNKNOWN, is_dropped, 0
         first_left = cursor.first_left(self.state, read.start)
-        return _START_FITS if read.start <= entries[0] <= first_left else _ANY_START, is_dropped
+        return _START_FITS if read.start <= entries[0] <= first_left else _ANY_START, is_dropped, 0
 
     def read_done(
         self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset(), read: int = 0

@@ -40,6 +40,8 @@ from tests.sample import some
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 SAMPLES = sorted(str(path.parent.relative_to(DATA)) for path in DATA.glob("*/*/*/trace.jsonl*"))
+#: Their cursor is reset to an entry that does not matter any more.
+RESET_FAR = ("races/4.0.0/soak-81593-exclusive-racing",)
 #: Batches of so many lines; with fewer than there are lines ahead, a batch needs several of the next ones.
 SIZES = [50, 1000]
 #: Lines that are looked ahead: more than any critical section of the samples has.
@@ -137,12 +139,11 @@ def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     A log whose cursor is reset to an entry that was dropped is replayed as a whole.
     """
     log = traced(name)
-    try:
-        compare(log, tmp_path, monkeypatch, 30)
-    except NotStreamableError as error:
-        assert "lies before the window that is kept" in str(error)
-        assert "cursor_op" in log.events["kind"].to_pylist()
+    if name in RESET_FAR:
+        with pytest.raises(NotStreamableError, match="lies before the window that is kept"):
+            compare(log, tmp_path, monkeypatch, 30)
         return
+    compare(log, tmp_path, monkeypatch, 30)
     dropped = [count for count, _ in entries_in_memory if count]
     # Of the races only the beginning is recorded, in which nothing is settled.
     assert dropped or log.messages.num_rows < 200 or name.startswith("races/")

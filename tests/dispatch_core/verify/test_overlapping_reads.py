@@ -56,6 +56,7 @@ def divergent(result: Verification) -> set[int]:
         ("soak-5659-first-failover-racing", set()),
         ("soak-5711-first-failover-ring-racing", {231, 232, 234}),
         ("soak-81116-exclusive-quiet", {528, 529, 537}),
+        ("soak-81632-failover-ring-quiet", set()),
     ],
 )
 def test_the_recordings_are_clean(name: str, uncertain: set[int]) -> None:
@@ -207,3 +208,17 @@ def test_one_of_two_alike_reads_is_dispatched(tmp_path: Path) -> None:
     for seq in (238, 239, 240):
         trace.remove(t.line_of(trace, seq))
     assert divergent(t.verified(t.copy_with(DISOWNED, trace, tmp_path)))
+
+
+NOTHING, LATE = 174, 190
+
+
+def test_nothing_is_the_result_of_the_read_that_started_last(tmp_path: Path) -> None:
+    """Two reads are in flight at line 174, from 1:53 and from the end at 1:223; line 190 ends the first one."""
+    name = "soak-81632-failover-ring-quiet"
+    assert t.line_of(t.raw(RACES / name), NOTHING)["positions"] == []
+    trace = t.raw(RACES / name)
+    late = t.line_of(trace, LATE)["positions"]
+    assert (late[0], len(late)) == ("1:53", 100)
+    result = changed(name, tmp_path, LATE, positions=[*late, "1:153"])
+    assert LATE in divergent(result)

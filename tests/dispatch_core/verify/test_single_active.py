@@ -282,7 +282,7 @@ def test_a_change_while_the_delay_task_runs(tmp_path: Path, gap: bool, status: s
     change = trace("handover_scheduled", pending_read=False)
     trace.picked(1, [1, 2])
     if gap:  # the change was long over when the task began
-        for _ in range(10):
+        for _ in range(HELD_UP_US // 1000):  # lines are a millisecond apart
             trace("step", note="waits")
     trace("rewind", read_position=0)
     trace.notified(2, 1, 2)
@@ -335,6 +335,21 @@ def test_a_notice_that_the_delay_task_never_sends_is_missing(tmp_path: Path) -> 
     trace = t.raw(HELD_UP)
     t.line_of(trace, NOTICE)["consumer"] = 2
     assert FLOW in {finding.seq for finding in t.divergent(HELD_UP, trace, tmp_path)}
+
+
+TAKEN_EARLY = ROOT / "tests" / "data" / "races" / "4.2.4" / "soak-81570-second-failover-ring-quiet"
+CHANGE, REWIND, NOTIFIED = 8, 9, 12
+
+
+def test_the_delay_task_may_be_held_up_before_its_rewind(tmp_path: Path) -> None:
+    """It has taken consumer 1 for the active one 7 ms before its rewind, when line 8 makes another one active."""
+    tally = t.verified(TAKEN_EARLY).tally
+    assert [(f.status, f.seq, f.racing_seq) for f in tally.findings] == [("uncertain", NOTIFIED, CHANGE)]
+    trace = t.raw(TAKEN_EARLY)
+    for line in trace:
+        if line.get("seq", 0) >= REWIND:
+            line["t_us"] += HELD_UP_US
+    assert NOTIFIED in {finding.seq for finding in t.divergent(TAKEN_EARLY, trace, tmp_path)}
 
 
 # --- what must be found ----------------------------------------------------------------------------------------------
