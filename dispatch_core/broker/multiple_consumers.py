@@ -479,6 +479,10 @@ class MultipleConsumersDispatcher(ABC):
         """Part of ``redeliver``: lower the unacked counter and clear the consumer's block."""
         commands.lower_for_redelivery(self.state, self.slot(consumer), messages, everything)
 
+    def count_unacked(self, consumer: int, messages: int) -> None:
+        """Raise a consumer's unacked counter: a redelivery request has cleared it before these messages were sent."""
+        permits.add_unacked(self.state, self.slot(consumer), messages)
+
     def stay_pending(self, consumer: int, entries: Sequence[int]) -> None:
         """Take entries of a redelivery request back from the replay set: they were sent after it, and stay pending."""
         st, slot = self.state, self.slot(consumer)

@@ -184,6 +184,8 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         self._finish_later(line, Redelivered(messages))
         if everything and not self._tracked:
             self._open_what_stays(line, set(asked) - before)
+        if everything and not self._in_one_batch():
+            self._open_what_counts(line, set(asked))
 
     def _came_before_sends(self, consumer: int) -> bool:
         """Check whether a request for everything has taken nothing: where hashes drain, each entry it takes has a release.
@@ -201,6 +203,18 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
             what = f"the redelivery request, before {self._positions(stay)} was sent,"
             self._facts.append(Command(request.seq, who(request), what, stay=stay))
 
+    def _open_what_counts(self, request: Line, taken: set[int]) -> None:
+        """Open a fact for each number of entries sent last that may count although a request has let go of them.
+
+        Until #25589 a request for everything clears the counter first. Entries that are sent then, before it lets go of its
+        pending acks, raise the counter, and nothing lowers it again.
+        """
+        sent = [entry for entry in self._sent_since.get(who(request), ()) if entry in taken]
+        for count in range(1, min(len(sent), MAX_OPEN_ENTRIES) + 1):
+            messages = sum(self.core.unacked_indexes(entry).bit_count() for entry in sent[-count:])
+            what = f"the redelivery request, before {self._positions(sent[-count:])} was sent,"
+            self._facts.append(Command(request.seq, who(request), what, uncleared=messages))
+
     # --- what stays pending --------------------------------------------------------------------------------------
 
     def apply_fact(self, fact: Command) -> None:
@@ -208,12 +222,16 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         super().apply_fact(fact)
         if fact.stay and fact.connection in self.core.connected():
             self.core.stay_pending(fact.connection, fact.stay)
+        if fact.uncleared and fact.connection in self.core.connected():
+            self.core.count_unacked(fact.connection, fact.uncleared)
 
     def _close_facts(self, closed: Sequence[Command]) -> None:
         """See ``RacingDriver``. One of the facts about a request is true at most."""
         super()._close_facts(closed)
-        shown = {fact.seq for fact in closed if fact.applied and fact.stay}
-        self._facts = [fact for fact in self._facts if not fact.stay or fact.seq not in shown]
+        shown = {fact.seq for fact in closed if fact.applied and (fact.stay or fact.uncleared)}
+        self._facts = [
+            fact for fact in self._facts if not (fact.stay or fact.uncleared) or fact.seq not in shown
+        ]
 
     def _show(self, fact: Command) -> None:
         """Take an open fact as shown by the present line."""
@@ -228,11 +246,11 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
 
     def _is_refuted(self, fact: Command) -> bool:
         """Check whether an open fact does not go together with counters as they are in the plain order."""
-        return bool(fact.stay)
+        return bool(fact.stay) or fact.uncleared != 0
 
     def _adds(self, fact: Command) -> int:
         """Return by how many messages a counter is higher if an open fact about it is true."""
-        return self._messages(fact.stay)
+        return self._messages(fact.stay) + fact.uncleared
 
     def _show_by_counter(self, consumer: int, plain: int, recorded: int) -> int:
         """Compare a shown counter of unacknowledged messages with what is open.

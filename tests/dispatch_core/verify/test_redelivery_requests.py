@@ -27,7 +27,8 @@ within a round. It lowers the counter before the round asks for the usable permi
 entries and not 23.
 
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
-187 to 198, within a round. What the round sends to its consumer at 199 stays.
+187 to 198, within a round. What the round sends to its consumer at 199 stays. In ``soak-81727-classic-range-racing`` the
+request of line 2436 has cleared the counter before the send of line 2427, so that its message counts for good (line 2438).
 """
 
 from __future__ import annotations
@@ -191,3 +192,22 @@ def test_a_request_that_comes_behind_another_command_takes_what_was_sent(tmp_pat
     trace[at:at] = [flow | {"seq": REQUEST}, counted | {"seq": REQUEST + 1}]
     found = t.divergent(BEFORE_SENDS, trace, tmp_path)
     assert ("replay read of [19:0] (1)", READ_ISSUED + 2) in {(f.expected, f.seq) for f in found}
+
+
+COUNTS: Final = RACES.parent / "4.0.0" / "soak-81727-classic-range-racing"
+CLEARED, COUNTED = 2436, 2438
+
+
+@pytest.mark.parametrize(
+    ("unacked", "status"), [(0, None), (1, "uncertain"), (2, "divergent"), (4, "divergent")]
+)
+def test_what_is_sent_behind_the_clear_of_the_counter_counts(
+    unacked: int, status: str | None, tmp_path: Path
+) -> None:
+    trace = t.raw(COUNTS)
+    assert t.line_of(trace, COUNTED)["usable"] == [[3, 0, 0, 1], [4, 0, 0, 30]]
+    t.line_of(trace, COUNTED)["usable"][0][3] = unacked
+    found = t.verified(t.copy_with(COUNTS, trace, tmp_path)).tally.findings
+    assert {f.status for f in found if f.seq == COUNTED} == ({status} if status else set())
+    if status == "uncertain":
+        assert {f.racing_seq for f in found if f.seq == COUNTED} == {CLEARED}
