@@ -184,10 +184,11 @@ class RacingDriver(CursorDriver):
             self._at, self._line = present
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
-        """See ``Driver``: entries of the commands under way, and of those that arrive within a window."""
+        """See ``Driver``: entries of the commands under way, of those that arrive within a window, or that findings name."""
         super()._change_ordinals(change)
         peeked = [*self._peeked.items()]
-        for command in self._commands():
+        named = (window.racing for window in self._open if window.racing is not None)
+        for command in {id(command): command for command in chain(self._commands(), named)}.values():
             if command.entry >= 0:
                 command.entry = change(command.entry)
         self._peeked = {(seq, command.entry): command for (seq, _), command in peeked}

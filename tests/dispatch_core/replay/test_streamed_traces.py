@@ -130,7 +130,11 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("name", some(SAMPLES, 7))
+#: Entries are dropped between a decision and the finding about it, which names an ack.
+NAMES_ACKS = ("races/4.0.0/soak-80453-ch-racing", "races/4.2.4/soak-80210-classic-range-quiet")
+
+
+@pytest.mark.parametrize("name", sorted({*some(SAMPLES, 7), *NAMES_ACKS}))
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
