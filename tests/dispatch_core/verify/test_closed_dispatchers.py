@@ -13,6 +13,9 @@ held from 47 on. In ``soak-9775-second-classic-shared-racing`` the cursor is clo
 
 In ``soak-15089-shared-racing`` a dispatch rate holds reads back, and the only consumer leaves. Another one joins later, so
 the dispatcher was not closed.
+
+In ``soak-81661-second-sticky-racing`` a read of ten entries goes around acknowledged ones when the topic is unloaded (line
+26). It ends with four (line 35).
 """
 
 from __future__ import annotations
@@ -154,3 +157,25 @@ def test_an_acknowledgement_reaches_a_cursor_that_is_open(tmp_path: Path) -> Non
         line["seq"] = seq
     found = t.verified(t.copy_with(TOO_LATE, trace, tmp_path)).tally.findings
     assert "position" in {finding.decision_class for finding in found if finding.status == "divergent"}
+
+
+BROKEN_OFF: Final = RECORDING.with_name("soak-81661-second-sticky-racing")
+CLOSING, READ_DONE = 26, 35
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"), [("20:8", "uncertain"), ("20:6", "divergent"), ("20:9", "divergent")]
+)
+def test_the_close_of_a_topic_breaks_a_read_off(shown: str, status: str, tmp_path: Path) -> None:
+    trace = t.raw(BROKEN_OFF)
+    t.line_of(trace, READ_DONE)["read_position"] = shown
+    found = t.verified(t.copy_with(BROKEN_OFF, trace, tmp_path)).tally.findings
+    racing = CLOSING if status == "uncertain" else None
+    assert (status, racing) in {(f.status, f.racing_seq) for f in found if f.seq == READ_DONE}
+
+
+def test_a_topic_that_goes_on_breaks_no_read_off(tmp_path: Path) -> None:
+    trace = [line for line in t.raw(BROKEN_OFF) if line.get("seq") != CLOSING]
+    for number, line in enumerate((line for line in trace if "seq" in line), 1):
+        line["seq"] = number
+    assert READ_DONE - 1 in {finding.seq for finding in t.divergent(BROKEN_OFF, trace, tmp_path)}
