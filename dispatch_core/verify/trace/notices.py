@@ -13,12 +13,13 @@ from enum import Enum
 from typing import Final
 
 from dispatch_core.broker.single_active_rules import Pick
-from dispatch_core.verify.trace.earlier_positions import HELD_UP_US
 
 #: Longest time from its rewind to the end of the delay's task, which notifies and reads in between, microseconds.
 DELAY_TAIL_US: Final = 10_000
 #: The task takes the active consumer, then rewinds at once; a change races with it only if it is no older, microseconds.
 _TASK_BEGINS_US: Final = 2_000
+#: As long as that if a notice shows the active consumer before the change. A busy machine held the task up for 7 ms.
+_TASK_IS_HELD_UP_US: Final = 10_000
 _OVERTAKEN: Final = "the membership changed while the failover delay's task ran"
 
 
@@ -54,16 +55,14 @@ class Notices:
     plain: tuple[tuple[int, int], ...] = ()  # all of them, also those that have been sent
     attempt_due: bool = False  # the rewind's own read attempt is still to come
 
-    def racing(
-        self, changes: Sequence[Change], before_us: int = _TASK_BEGINS_US, behind_us: int = DELAY_TAIL_US
-    ) -> list[Change]:
-        """Return the changes that may have come while the notices were sent, latest first.
+    def racing(self, changes: Sequence[Change], before_us: int = _TASK_BEGINS_US) -> list[Change]:
+        """Return the changes that may have come while the task ran, latest first.
 
-        So long before the rewind, and behind it, microseconds.
+        ``before_us``: so long before its rewind, microseconds.
         """
         if self.sender is not Sender.DELAY_TASK:
             return []
-        first, last = self.since_us - before_us, self.since_us + behind_us
+        first, last = self.since_us - before_us, self.since_us + DELAY_TAIL_US
         return [change for change in reversed(changes) if first <= change.t_us <= last]
 
     def overtaken_by(self, changes: Sequence[Change]) -> tuple[int, str] | None:
@@ -80,7 +79,7 @@ class Notices:
     ) -> tuple[int, str] | None:
         """Check whether ``notice`` is right if one of the latest changes came at another moment of the delay's task.
 
-        Then ``due`` becomes what that order makes due. The thread of the task may be held up anywhere.
+        Then ``due`` becomes what that order makes due.
 
         Args:
             notice: the recorded notice.
@@ -92,7 +91,7 @@ class Notices:
         Returns:
             Line of the change and reason; ``None`` if no order gives the notice.
         """
-        racing = self.racing(changes, HELD_UP_US, HELD_UP_US)
+        racing = self.racing(changes, _TASK_IS_HELD_UP_US)
         views = (active, *(change.other_active for change in racing))
         for change in racing:
             for view in views:
