@@ -666,14 +666,14 @@ class RacingDriver(CursorDriver):
         stage = _Stage(self, window)
         unacked = self.core.state.unacked.copy()
         limited = bool(self._sent_at) and self.core.state.s[st_.MAX_UNACKED_SUBSCRIPTION] > 0
-        before = self._unacked()
+        before = self._unacked() if limited else None
         overlapping = self._overlapping_acks(window, waiting, late) if limited else []
         outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
         self._commit(outcome, late)
         for command in chain(self._peeked.values(), *waiting.values()):
             command.earliest = 0
         self._note_contested_blocks(unacked, waiting)
-        if limited:
+        if before is not None:
             self._note_subscription_block(window, before, overlapping)
         return outcome
 
@@ -819,9 +819,7 @@ class RacingDriver(CursorDriver):
             ]
             messages: dict[int, int] = {}  # entry → by how many its acks lower the counter
             for ack in acks:
-                left = sum(word.bit_count() for word in ack.words)
-                lowers = max(self.core.unacked_messages(ack.entry) - left, 0)
-                messages[ack.entry] = max(messages.get(ack.entry, 0), lowers)
+                messages[ack.entry] = max(messages.get(ack.entry, 0), self._lowered_by(ack))
             if acks and self.core.unacked(consumer) - sum(messages.values()) < limit:
                 what = f"{self._name(acks[0])}, before the send that blocked consumer {consumer},"
                 self._contested[consumer] = Command(acks[0].seq, consumer, what, unblocks=consumer)
