@@ -132,20 +132,20 @@ class CursorDriver(Driver):
     _ahead_step = _ahead_consumer_removing = _ahead_limit
     _before_step = _before_consumer_removing = _before_limit
 
-    def _lines_to_come(self, kind: str, within_us: int) -> Iterator[Line]:
-        """Yield the lines of a kind of ``_to_come`` behind the present line that come within a time."""
+    def _lines_to_come(self, kind: str, within_us: int) -> Iterator[tuple[int, Line]]:
+        """Yield the lines of a kind of ``_to_come`` behind the present one that come within a time, with their indexes."""
         horizon = self._lines.horizon(self._at)
         for at, line in self._to_come[kind]:
             if at >= horizon or line.t_us - self._line.t_us > within_us:
                 return
             if at > self._at:  # else the present line is taken early
-                yield line
+                yield at, line
 
     def _rate_may_hold(self) -> bool:
         """Check whether a dispatch rate may hold at the present line, see ``limits_in_force``."""
         return self._limits.rate_may_hold() or any(
             limits_in_force.begins_rate(line)
-            for line in self._lines_to_come("limit", limits_in_force.SEEN_WITHIN_US)
+            for _at, line in self._lines_to_come("limit", limits_in_force.SEEN_WITHIN_US)
         )
 
     # --- lines ---------------------------------------------------------------------------------------------------

@@ -92,6 +92,9 @@ class PositionsDriver(CursorDriver):
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
+        self._last_commands: dict[
+            int, int
+        ] = {}  # see ``_last_command_before``; by index of the removal's line
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
         self._end_of_empty = 0  # where the read that the present line ends has come to if it returns nothing
         self._asked_for_one = False  # the read that the present line ends: it is the cursor's first
@@ -399,17 +402,21 @@ class PositionsDriver(CursorDriver):
 
     def _removal_ahead(self, consumer: int) -> Line | None:
         """Return the line of a removal that comes soon, if its connection has no command before it."""
-        removals = self._lines_to_come("consumer_removing", HELD_UP_US)
-        if all(line.consumer != consumer for line in removals):
-            return None
-        for line in self._later_lines():
-            if line.t_us - self._line.t_us > HELD_UP_US:
-                break
-            if line.consumer == consumer and line.kind in OF_A_CONNECTION:
-                break
-            if line.consumer == consumer and line.kind == "consumer_removing":
-                return line
+        for at, line in self._lines_to_come("consumer_removing", HELD_UP_US):
+            if line.consumer == consumer:
+                return line if self._at >= self._last_command_before(at, consumer) else None
         return None
+
+    def _last_command_before(self, removal_at: int, consumer: int) -> int:
+        """Return the index of the last line of a consumer's commands before its removal to come; -1 = all have been fed."""
+        known = self._last_commands.get(removal_at)
+        if known is None:
+            lines = self._lines.between(self._at + 1, removal_at)
+            commands = [
+                at for at, line in lines if line.consumer == consumer and line.kind in OF_A_CONNECTION
+            ]
+            known = self._last_commands[removal_at] = max(commands, default=-1)
+        return known
 
     def _positions_now(self) -> tuple[int, int]:
         """Return read position and mark-delete of the core."""

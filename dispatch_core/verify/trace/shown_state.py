@@ -388,7 +388,9 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         if not (self._to_come["limit"] or self._to_come["step"]):
             return None
         within_us = limits_in_force.SEEN_WITHIN_US
-        for line in itertools.chain(*(self._lines_to_come(kind, within_us) for kind in ("limit", "step"))):
+        for _at, line in itertools.chain(
+            *(self._lines_to_come(kind, within_us) for kind in ("limit", "step"))
+        ):
             limit = limits_in_force.of_line(line)
             if limit is None or not limit.active or limit.what not in limits_in_force.UNACKED:
                 continue
