@@ -20,7 +20,8 @@ A line or mark and the effect of its policy are not at the same time. A recorder
 may have held ``SEEN_WITHIN_US`` before its line. A mark says when an administrator's call returned, and the policy may
 reach the dispatcher later. So a limit of unacknowledged messages is taken as in force from its mark on, until a decision
 shows that it is not. Then it *may begin* until another one shows it in force, at the latest ``REACHES_WITHIN_US`` behind
-the mark. After its end a rate *may hold* until a read of more entries than it allowed shows that it is gone.
+the mark. The same holds for its end. After its end a rate *may hold* until a read of more entries than it allowed shows
+that it is gone.
 
 >>> of_mark("limit unacked_namespace 8 set"), of_mark("limit dispatch_rate removed"), of_mark("drain")
 (Limit(what='unacked_namespace', active=True, value=8), Limit(what='dispatch_rate', active=False, value=None), None)
@@ -89,6 +90,12 @@ def of_mark(note: str) -> Limit | None:
     if found is None:
         return None
     return Limit(found[1], found[3] == "set", None if found[2] is None else int(found[2]))
+
+
+def begins(line: Line) -> bool:
+    """Check whether a ``limit`` line or a mark says that a limit begins."""
+    limit = of_line(line)
+    return limit is not None and limit.active
 
 
 def begins_rate(line: Line) -> bool:

@@ -67,7 +67,10 @@ class Charge(NamedTuple):
 
 
 class MarkedLimit(NamedTuple):
-    """The last limit of unacknowledged messages that a mark set, and the one before; which of them is taken as in force."""
+    """The last limit of unacknowledged messages that a mark set or removed, and the one before.
+
+    ``begun``: the mark's is taken as in force, not the one before.
+    """
 
     mark: Line
     limit: Limit
@@ -440,12 +443,12 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
     # --- limits ------------------------------------------------------------------------------------------------------
 
     def _on_limit(self, line: Line) -> None:
-        """Take a limit that begins or ends. Behind a mark, one of unacknowledged messages may begin later."""
+        """Take a limit that begins or ends. Behind a mark, one of unacknowledged messages may do so later."""
         limit = limits_in_force.of_line(line)
         if limit is not None and limit.what in limits_in_force.UNACKED:
             self._close_marked_limit()
             before = self._limits.now(limit.what)
-            if line.kind == "step" and limit.active and limit != before:
+            if line.kind == "step" and limit != before:
                 self._marked_limit = MarkedLimit(line, limit, before, begun=True)
         super()._on_limit(line)
 
@@ -468,7 +471,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         if other is None:
             return None
         line, limit = other
-        return Command(line.seq, LIMIT, f"the beginning of the limit {limit.what}", limit=limit)
+        change = "beginning" if limits_in_force.begins(line) else "end"
+        return Command(line.seq, LIMIT, f"the {change} of the limit {limit.what}", limit=limit)
 
     def change_limit(self, limit: Limit) -> None:
         """See ``RacingDriver``."""
@@ -492,9 +496,12 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         expected = self.core.is_blocked(consumer) or unacked >= now > 0
         if expected == shown or (unacked >= self._unacked_under(limit) > 0) != shown:
             return
-        reason = (
-            "the limit may be in force before its line" if shown else "the limit may begin after its mark"
-        )
+        if limits_in_force.begins(line):
+            reason = (
+                "the limit may be in force before its line" if shown else "the limit may begin after its mark"
+            )
+        else:
+            reason = "the limit may end after its mark"
         self._differ(
             "state",
             f"blocked {expected} by {limit.what}",

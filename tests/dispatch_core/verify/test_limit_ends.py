@@ -9,7 +9,8 @@ line. In ``4.0.0/soak-5665-range-racing`` the flow of line 354 finds its consume
 
 A limit may also begin after its mark: in ``4.0.0/soak-70025-ch-racing`` the mark of a namespace's limit of 8 is line 325.
 The attempts of the next 15 ms still read for consumer 1, which has 9 unacknowledged messages and a permit, and line 359
-delivers.
+delivers. It may end after its mark, too: in ``4.2.4/soak-81744-range-quiet`` that is line 579, and the ends of the attempts
+at lines 583 and 587 show a consumer that may take one message under the limit of 8, and 43 without it.
 """
 
 from __future__ import annotations
@@ -125,3 +126,25 @@ def test_a_delivery_blocks_by_the_limit_of_a_mark(
         line["seq"] = seq
     result = t.verified(t.copy_with(MARKED, trace, tmp_path))
     assert (result.tally.total("divergent") > 0) == divergent
+
+
+GOES_ON: Final = RECORDING.parent / "soak-81744-range-quiet"
+MARK_OF_THE_END, STILL_LIMITED = 579, (583, 587)
+
+
+def test_a_limit_may_end_after_its_mark() -> None:
+    result = t.verified(GOES_ON)
+    assert result.tally.total("divergent") == 0
+    found = [(finding.seq, finding.status, finding.racing_seq) for finding in result.tally.findings]
+    assert found == [(seq, "uncertain", MARK_OF_THE_END) for seq in STILL_LIMITED]
+
+
+def test_a_limit_that_ended_long_ago_explains_nothing(tmp_path: Path) -> None:
+    trace = t.raw(GOES_ON)
+    for line in trace[1:]:
+        if line.get("seq", 0) <= MARK_OF_THE_END and "t_us" in line:
+            line["t_us"] -= 2 * REACHES_WITHIN_US
+    result = t.verified(t.copy_with(GOES_ON, trace, tmp_path))
+    assert {finding.seq for finding in result.tally.findings if finding.status == "divergent"} >= {
+        STILL_LIMITED[0]
+    }
