@@ -60,6 +60,8 @@ _OF_A_DISPATCHER_IN_USE: Final = (
 _OF_AN_OPEN_DISPATCHER: Final = frozenset({"consumer_added", "read_issued", "replay_read_issued"})
 _REMOVAL: Final = frozenset({"consumer_removing"})
 _MOVE: Final = frozenset({"mark_delete"})
+#: Lines of a consumer before which the thread that removes a pending ack of its own has released the hash.
+_ENDS_A_REMOVAL: Final = frozenset({"ack", "redeliver", "consumer_removing", "consumer_removed"})
 _USE_OR_REMOVAL: Final = frozenset({*_OF_A_DISPATCHER_IN_USE, "consumer_removed"})
 
 
@@ -87,6 +89,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._cancel: Command | None = None  # of a waiting read, within the present read attempt
         self._late_move: Command | None = None  # see ``_move_behind_trim``, of the present read attempt
         self._removed_consumers = RemovedConsumers()
+        self._held_up: list[
+            Line
+        ] = []  # removals of pending acks that have their effect later, see ``_is_held_up``
         self._closed_at: int | None = None  # line from which on the dispatcher is closed
         self._end_of_result = -1  # position behind the last entry of the last normal read; -1 = it has none
 
@@ -112,6 +117,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``: read results that wait for their round."""
         super()._change_ordinals(change)
+        for removal in self._held_up:
+            removal.change_ordinals(change)
         self._end_of_result = change(self._end_of_result)
         self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
 
@@ -155,7 +162,10 @@ class MultipleConsumersVerifier(ShownStateDriver):
     def _on_pending_ack_removed(self, line: Line) -> None:
         """See ``PendingAcksDriver``: a consumer that was removed may have its pending acks until they are acknowledged."""
         if who(line) not in self._removed_consumers:
-            super()._on_pending_ack_removed(line)
+            if self._is_held_up(line):
+                self._held_up.append(line)
+            else:
+                super()._on_pending_ack_removed(line)
             return
         for entry in line.recorded["positions"]:
             position = self._entries.position(entry) if entry >= 0 else ""
@@ -167,6 +177,34 @@ class MultipleConsumersVerifier(ShownStateDriver):
                 self._compare_fixed(line, "hash", hash_value, line.recorded["hash"])
                 # The hash drains no more: what it counted went when the consumer left.
                 self._releases.expect([Released(who(line), hash_value, 0)], connection=who(line))
+
+    def _is_held_up(self, removal: Line) -> bool:
+        """Check whether the thread that removes a pending ack is held up before it releases the hash.
+
+        Lines in between show it: a decision finds the hash still draining that this release ends.
+        """
+        consumer, hash_value, blocked = removal.consumer, removal.recorded["hash"], False
+        if not self._tracked or hash_value is None:
+            return False
+        for line in self._later_lines():
+            if line.kind == "draining_blocked":
+                blocked = blocked or line.recorded["hash"] == hash_value
+            elif line.kind == "draining_release" and line.consumer == consumer:
+                return (
+                    blocked and line.recorded["hash"] == hash_value and line.recorded["ref_count_before"] == 1
+                )
+            elif line.consumer == consumer and line.kind in _ENDS_A_REMOVAL:
+                return False
+        return False
+
+    def _on_draining_release(self, line: Line) -> None:
+        """See ``PendingAcksDriver``: a removal that is held up has its effect here."""
+        for removal in self._held_up:
+            if (removal.consumer, removal.recorded["hash"]) == (line.consumer, line.recorded["hash"]):
+                self._held_up.remove(removal)
+                super()._on_pending_ack_removed(removal)
+                break
+        super()._on_draining_release(line)
 
     # --- connections that break ----------------------------------------------------------------------------------
 
