@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dispatch_core.broker.multiple_consumers import Acked, MultipleConsumersDispatcher, Released
+from dispatch_core.broker.state import NOBODY
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.acks_before_trims import lines_before_trim
@@ -78,6 +79,7 @@ class PendingAcksDriver(RacingDriver):
         self._requests: dict[int, deque[Request]] = {}  # consumer → its redelivery requests to come
         self._last_ahead: dict[int, int] = {}  # consumer → index of the last known line of its connection
         self._cleared: set[int] = set()  # consumers whose next request has taken everything, as releases show
+        self._tracked = tracked
         self._releases = Releases(tracked=tracked)
         self._removals_logged = facts.removals_logged
         # See ``refused_now``, with the index of the line.
@@ -391,7 +393,18 @@ class PendingAcksDriver(RacingDriver):
         for command in self._late_commands():
             if isinstance(command.result, ParkedFlow):
                 command.step = 0 if self._counts_by_end(command.connection, command.result) else steps
+            elif command.result is CursorStep.TRIM:
+                command.step = steps if self._trims_later(command.entry) else 0
         return super()._under_way(steps)
+
+    def _trims_later(self, target: int) -> bool:
+        """Check whether the trim of a move comes behind the present window: it has pending acks to remove and no release.
+
+        A trim lets go of a pending ack and of its hash right after each other, and the latter has a line.
+        """
+        if not self._tracked or not (self.core.state.holder[: target + 1] != NOBODY).any():
+            return False
+        return all(line.kind != "draining_release" for _at, line in self._within(self._window_end))
 
     def _is_flow(self, command: Command) -> bool:
         """See ``RacingDriver``: of parked permits, too."""

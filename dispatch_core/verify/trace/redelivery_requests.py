@@ -48,7 +48,6 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
 
     def __init__(self, entries: Entries, facts: TraceFacts, *, tracked: bool) -> None:
         super().__init__(entries, facts, tracked=tracked)
-        self._tracked = tracked
         self._requests_begun: dict[
             int, Begun
         ] = {}  # consumer → its next request, which a decision has shown to have begun

@@ -311,6 +311,9 @@ class PositionsDriver(CursorDriver):
         changed = None if begun is None else self._earlier.read_position(recorded, begun)
         if changed is not None:
             return changed
+        # A move sets mark-delete before the read position.
+        if self._move_racing() is not None and recorded == self._positions_now()[0]:
+            return self._move_racing()
         pushed = (
             self._all_applied()[0] == self._all_applied()[1] + 1
         )  # by acknowledgements of all that was read
@@ -320,8 +323,6 @@ class PositionsDriver(CursorDriver):
             return self._mark_delete_without(
                 line, recorded - 1
             )  # mark-delete is read behind the read position
-        if self._move_racing() is not None and recorded == self._positions_now()[0]:
-            return self._move_racing()
         return None
 
     def _begun(self, line: Line) -> Begun | None:

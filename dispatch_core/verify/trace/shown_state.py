@@ -417,13 +417,13 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         return released
 
     def _trimmed_now(self, released: list[Released]) -> None:
-        """See ``PendingAcksDriver``. Where no hash drains, no line shows when counters fall.
+        """See ``PendingAcksDriver``. No line shows when counters fall; where hashes drain, they do so behind the releases.
 
         The thread that has stored mark-delete trims without the dispatcher's lock, some time after the line of the move, and
         before the operation is answered (PersistentSubscription.skipMessages, markDeletePositionMoveForward).
         """
         super()._trimmed_now(released)
-        if self._tracked or self._moved_at is None:
+        if self._moved_at is None:
             return
         for consumer, messages in self._effects.lowered.items():
             if messages > 0:
