@@ -96,6 +96,21 @@ def test_an_acknowledgement_behind_a_request_for_its_entry_may_come_too_late() -
     assert truth([*batch, Step(8, "acked", "c1", (3, 1), 1, "k", 1), again]).after_ack == {((3, 1), 1)}
 
 
+def test_the_rest_of_a_batch_is_refused_with_its_first_message() -> None:
+    """Message 2 waits in the client's queue while the first one is refused."""
+    batch = [
+        Step(0, "joined", "c1"),
+        Step(1, "received", "c1", (3, 1), 1, "k", 1),
+        Step(2, "nacked", "c1", (3, 1), 1, "k", 1),
+        Step(3, "received", "c1", (3, 1), 2, "k", 2),
+        Step(4, "acked", "c1", (3, 1), 2, "k", 2),
+        *(Step(4 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+    ]
+    assert not truth(batch).repeated
+    again = [Step(7, "acked", "c1", (3, 1), 2, "k", 2), Step(8, "received", "c1", (3, 1), 2, "k", 2)]
+    assert truth([*batch, *again]).after_ack == {((3, 1), 2)}
+
+
 def test_the_rest_of_a_batch_came_with_its_first_message() -> None:
     """A client takes messages of a batch from its queue, while another one gets an earlier entry of the key again."""
 

@@ -12,7 +12,8 @@ Nothing here knows logs, brokers' rules or the product. The order is that of pos
 
 Clients cannot know everything. An acknowledgement may never have arrived, and does not count, if client or broker ended
 less than ``_UNSENT_NS`` later, or if the message came from before a reload. It may have arrived too late if the client had
-asked for its entry again before, as it does when it refuses another message of the batch.
+asked for its entry again before, as it does when it refuses another message of the batch, also one that it received before
+the acknowledged one.
 
 After a reload the cursor starts from what the broker had kept: the first step back of each consumer is that rewind, and
 messages that come after their acknowledgement are counted apart. Failover and Exclusive rewind when a consumer comes or
@@ -106,6 +107,7 @@ class _Observer:
         self._given: dict[str, dict[str, Position]] = {}  # consumer: key: its latest entry
         self._unacknowledged: dict[str, dict[Message, str]] = {}  # consumer: message: key
         self._refused: Counter[tuple[str, Position]] = Counter()  # number of refusals of messages of an entry
+        self._refused_in_part: set[tuple[str, Position]] = set()  # since their last delivery began
         self._receipts: Counter[tuple[str, Message]] = Counter()
         self._may_rewind: set[str] = set()
         self._single_active = False
@@ -160,6 +162,8 @@ class _Observer:
         name, message = step.consumer, _message(step)
         self.truth.received += 1
         begins = self._count_entry(name, message)
+        if begins:
+            self._refused_in_part.discard((name, step.position))
         keyed = step.key != ""  # other messages have no order
         if keyed and step.position < self._given[name].get(step.key, step.position):
             if (name, step.position) in self._refused:
@@ -189,7 +193,8 @@ class _Observer:
             (self.truth.after_ack_and_reload if reloaded else self.truth.after_ack).add(message)
         self._seen.add(message)
         self._given_in[name, message] = self.truth.reloads
-        if name in self._unacknowledged:  # not at its end, a moment before its process is gone
+        in_hand = (name, step.position) not in self._refused_in_part
+        if in_hand and name in self._unacknowledged:  # not at its end, a moment before its process is gone
             self._unacknowledged[name][message] = step.key
         self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
 
@@ -204,6 +209,7 @@ class _Observer:
         for message in [message for message in unacknowledged if message[0] == step.position]:
             del unacknowledged[message]  # the broker sends all messages of an entry again
         self._refused[step.consumer, step.position] += 1
+        self._refused_in_part.add((step.consumer, step.position))
 
     def _count_entry(self, name: str, message: Message) -> bool:
         """Count the delivery of an entry with its first message, and return whether this is it."""
