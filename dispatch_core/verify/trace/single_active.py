@@ -105,6 +105,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._rewound: _Rewound | None = None
         self._moving: tuple[int, int] | None = None  # line of a move of the cursor, mark-delete before it
         self._batch_ack_orders = BatchAckOrders()
+        # Entry of the last read result → indexes left before each ack since then, as bits, with its line.
+        self._left_since_read: dict[int, dict[int, int]] = {}
 
     # See ``Driver``: lines that the thread of a connection writes.
     _before_flow = _before_flow_counted = PositionsDriver._effects_are_over
@@ -316,6 +318,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         reader = self.core.reader_of(read)
         result = self.core.read_done(positions, maybe, read)
         self._read_before_ack = None
+        self._left_since_read = {entry: {} for entry in positions if entry >= 0}
         if self._issued_at:
             del self._issued_at[read]
         self._note_overlap(line, issued_at)
@@ -433,14 +436,23 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """
         sums: dict[int, int] = {0: 0}
         for entry in entries:
-            size = self.core.messages_of(entry) if entry in self._batch_ack_orders else 0
-            for left, seq in self._batch_ack_orders.left_in_send(entry).items() if size else ():
+            for left, seq in self._may_be_left(entry).items():
+                size = self.core.messages_of(entry)
                 more = (size - left.bit_count() if left else 0) - self.core.acked_indexes(entry)
                 sums |= {
                     less + more: max(seq, other) for less, other in sums.items() if less + more not in sums
                 }
         del sums[0]
         return sums
+
+    def _may_be_left(self, entry: int) -> dict[int, int]:
+        """Return which indexes of a batch may be unacknowledged in a send, other than in the plain order, each with a line.
+
+        The dispatcher looks for acknowledged indexes between the read result and the line of the round
+        (PersistentDispatcherSingleActiveConsumer.internalReadEntriesComplete, filterEntriesForConsumer).
+        """
+        in_orders = self._batch_ack_orders.left_in_send(entry) if entry in self._batch_ack_orders else {}
+        return self._left_since_read.get(entry, {}) | in_orders
 
     # --- acknowledgements ----------------------------------------------------------------------------------------
 
@@ -452,6 +464,8 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
+            if entry in self._left_since_read:
+                self._left_since_read[entry][self.core.unacked_indexes(entry)] = line.seq
             if words or entry in self._batch_ack_orders or self.core.acked_indexes(entry):
                 ack = BatchAck(line.seq, who(line), line.t_us, words, cumulative)
                 self._batch_ack_orders.arrived(ack, entry, self.core.unacked_indexes(entry))
@@ -590,6 +604,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """See ``CursorDriver``."""
         super()._change_cursor_ordinals(drop)
         self._batch_ack_orders.drop(drop)
+        self._left_since_read = {entry - drop: left for entry, left in self._left_since_read.items()}
         if self._read_before_ack is not None:
             self._read_before_ack -= drop
         self._before_rewind = self._before_rewind[0], self._before_rewind[1] - drop

@@ -7,6 +7,9 @@ Mark-delete (line 159) shows that something is: the cumulative one came last and
 In ``4.0.0/soak-81159-failover-ring-racing`` one message of batch 29:0 is acknowledged (line 52). The cumulative ack of the
 whole batch (line 82) moves mark-delete, but the cursor keeps what it knows of the batch: the sends of lines 90 and 94, whose
 reads were issued before, are charged one message less.
+
+In ``4.0.0/soak-82096-failover-quiet`` the rest of batch 1:26 is acknowledged at lines 485 and 486, between the read result
+of line 484 and its round, 487. The send is charged for all but the three indexes that were acknowledged before the result.
 """
 
 from __future__ import annotations
@@ -125,3 +128,29 @@ def test_acks_on_their_way_may_come_before_or_after_a_send() -> None:
     assert orders.left_in_send(ENTRY) == {0b110: 11}
     orders.over(2)
     assert orders.left_in_send(ENTRY) == {}
+
+
+BEHIND_READ: Final = RECORDING.with_name("soak-82096-failover-quiet")
+RESULT, FIRST_ACK, BEGUN, CHARGED = 484, 485, 487, 490
+
+
+def test_an_ack_behind_the_read_result_may_not_count() -> None:
+    tally = t.verified(BEHIND_READ).tally
+    assert tally.total("divergent") == 0
+    found = [finding for finding in tally.findings if finding.seq == CHARGED]
+    assert [(finding.status, finding.racing_seq) for finding in found] == [("uncertain", FIRST_ACK)]
+
+
+@pytest.mark.parametrize(("permits", "possible"), [(-25, False), (-24, False), (-22, True), (-21, False)])
+def test_indexes_count_as_of_one_of_the_acks(permits: int, possible: bool, tmp_path: Path) -> None:
+    """Three indexes before the first ack, four behind it, none behind the last one: the batch is acknowledged."""
+    trace = t.raw(BEHIND_READ)
+    t.line_of(trace, CHARGED)["permits_after"] = permits
+    found = {finding.seq for finding in t.divergent(BEHIND_READ, trace, tmp_path)}
+    assert (CHARGED not in found) == possible
+
+
+def test_acks_in_front_of_the_read_result_count(tmp_path: Path) -> None:
+    """The result right in front of the round."""
+    trace = t.moved(t.raw(BEHIND_READ), RESULT, BEGUN - 1)
+    assert CHARGED in {finding.seq for finding in t.divergent(BEHIND_READ, trace, tmp_path)}
