@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate, chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
@@ -724,7 +724,7 @@ class RacingDriver(CursorDriver):
         limit = self._change_of_limit()
         if limit is not None:
             waiting[LIMIT] = [limit]
-        if self._facts and not self._unacked().keeps_block():
+        if self._facts and not self._may_keep_block():
             self._facts = [fact for fact in self._facts if fact.subscription_blocked is None]
         waiting |= {FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         if self._gone_first:
@@ -830,6 +830,12 @@ class RacingDriver(CursorDriver):
         return Unacked(
             s.item(st_.MAX_UNACKED_SUBSCRIPTION), s.item(st_.TOTAL_UNACKED), bool(s[st_.BLOCKED_ON_UNACKED])
         )
+
+    def _may_keep_block(self) -> bool:
+        """Check whether the subscription keeps its block, or its lack of one, with the late commands or without them."""
+        now = self._unacked()
+        late = sum(self._lowered_by(command) for command in self._late_commands())
+        return now.keeps_block() or replace(now, messages=now.messages - late).keeps_block()
 
     def _overlapping_acks(
         self, window: Window, waiting: dict[int, list[Command]], late: dict[int, list[Command]]

@@ -3,6 +3,9 @@
 In ``4.2.4/soak-81027-ch-racing`` (tests/data/races) 36 messages are unacknowledged when a round begins at line 1153, and
 below 36 the block ends. The ack of line 1154 overlaps the send of line 1157. The attempt of line 1160 reads, so the block
 has ended.
+
+In ``4.0.0/soak-82049-third-classic-shared-racing`` the limit is 74. The sends of a round reach it unless the ack of
+line 501 comes first. It has not reached the counter for sure when the attempt of line 518 reads, so there is no block.
 """
 
 from __future__ import annotations
@@ -64,3 +67,20 @@ def test_both_orders(
 
 def test_without_a_limit_no_block_is_kept() -> None:
     assert not Unacked(limit=0, messages=5, blocked=False).keeps_block()
+
+
+REACHED: Final = RECORDING.parents[1] / "4.0.0" / "soak-82049-third-classic-shared-racing"
+EARLY_ACK, LAST_SEND, READ_BELOW = 501, 516, 519
+
+
+def test_sends_may_not_reach_the_limit() -> None:
+    tally = t.verified(REACHED).tally
+    found = [(finding.seq, finding.status, finding.racing_seq) for finding in tally.findings]
+    assert found == [(READ_BELOW, "uncertain", EARLY_ACK)]
+
+
+def test_sends_reach_the_limit_before_a_later_ack(tmp_path: Path) -> None:
+    trace = t.raw(REACHED)
+    for seq in (EARLY_ACK, EARLY_ACK + 2):  # the ack, then the removal of its pending ack
+        trace = t.moved(trace, seq, LAST_SEND)
+    assert READ_BELOW in {finding.seq for finding in t.divergent(REACHED, trace, tmp_path)}
