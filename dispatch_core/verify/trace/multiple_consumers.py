@@ -267,6 +267,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         limited: list[Difference] = []  # decisions that a rate, or chance, explains
         pauses = self._pauses(recorded)
         self._cancel = self._cancel_within(window)
+        self._cancelled_at = 0
 
         self._late_move = self._move_behind_trim()
 
@@ -506,6 +507,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._reads.cancelled()
         cancel, self._cancel = self._cancel, None
         if cancel is None or cancel.seq != line.seq or not cancel.applied:
+            self._cancelled_at = line.seq if self._read_is_pending() else 0
             self.core.read_cancelled()
 
     def _on_read_done(self, line: Line) -> None:

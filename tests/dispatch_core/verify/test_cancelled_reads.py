@@ -55,3 +55,21 @@ def test_the_flags_at_the_end_of_the_attempt_are_compared(flag: str, value: bool
     trace = t.raw(RECORDING)
     t.line_of(trace, END)[flag] = value
     assert END in found(trace, tmp_path)
+
+
+#: The timer cancels the read of line 393 at 402, and clears the flag of the dispatcher behind the end of the attempt.
+BEHIND: Final = RECORDING.parent / "soak-82053-ch-racing"
+CANCELLED, STILL_PENDING, NEXT_READ = 402, 403, 438
+
+
+def test_the_end_of_an_attempt_may_show_a_cancelled_read_as_pending() -> None:
+    tally = t.verified(BEHIND).tally
+    assert tally.total("divergent") == 0
+    shown = [finding for finding in tally.findings if "pending_read" in finding.expected]
+    assert [(finding.seq, finding.racing_seq) for finding in shown] == [(STILL_PENDING, CANCELLED)]
+
+
+def test_a_read_that_was_cancelled_before_the_attempt_is_not_pending(tmp_path: Path) -> None:
+    trace = t.raw(BEHIND)
+    t.line_of(trace, NEXT_READ)["kind"] = "step"  # the next attempt reads nothing
+    assert NEXT_READ + 1 in {finding.seq for finding in t.divergent(BEHIND, trace, tmp_path)}
