@@ -480,7 +480,7 @@ class MultipleConsumersDispatcher(ABC):
         commands.lower_for_redelivery(self.state, self.slot(consumer), messages, everything)
 
     def count_unacked(self, consumer: int, messages: int) -> None:
-        """Raise a consumer's unacked counter: a redelivery request has cleared it before these messages were sent."""
+        """Raise a consumer's unacked counter by messages that it has not counted yet, or lower it by a negative number."""
         permits.add_unacked(self.state, self.slot(consumer), messages)
 
     def stay_pending(self, consumer: int, entries: Sequence[int]) -> None:

@@ -5,6 +5,9 @@ the counter of the consumer that has the batch now, by what the cursor does not 
 the cursor. So if two connections acknowledge indexes of a batch at one moment, neither has to see the other's, and indexes
 that are in both count twice (Consumer.individualAckNormal, getAckedCountForBatchIndexLevelEnabled). In the plain order each
 counts once. That they count twice is an open fact (``races``), until a shown counter or a decision tells.
+
+The thread of such an ack lowers the counter some time behind its line. Until its connection goes on, a decision may come
+before that, and allow the consumer less.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dispatch_core.broker import cursor
-from dispatch_core.broker.state import COUNTS_REMAINING
+from dispatch_core.broker.state import BLOCKED_ON_UNACKED, COUNTS_REMAINING, MAX_UNACKED_CONSUMER
 from dispatch_core.verify.inputs import Entries, Line
 from dispatch_core.verify.trace.driver import acknowledged_by
 from dispatch_core.verify.trace.facts import TraceFacts
@@ -32,6 +35,14 @@ class _IndexAck:
     entry: int
     connection: int
     newly: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedLater:
+    """The later part of an ack of indexes: it lowers the counter of the consumer that has the batch."""
+
+    consumer: int
+    messages: int
 
 
 class IndexAcksDriver(RedeliveryRequestsDriver):
@@ -99,9 +110,31 @@ class IndexAcksDriver(RedeliveryRequestsDriver):
                 self._facts.append(Command(command.seq, holder, what, counted_twice=fact))
                 known = [fact for fact in self._facts if fact.counted_twice is not None]
                 self._facts = [fact for fact in self._facts if fact not in known[:-_MAX_OPEN]]
+        if messages and self._bounded_by_counter(holder):
+            self.core.count_unacked(holder, messages)
+            what = f"ack of indexes of {self._entries.position(entry)}"
+            later = Command(command.seq, command.connection, what, result=CountedLater(holder, messages))
+            self.connection(command.connection).late.append(later)
         newly = self._unacked_before[entry] & acked
         if newly and messages:  # none if the broker does not acknowledge indexes
             self._index_acks.append(_IndexAck(entry, command.connection, newly))
+
+    def _bounded_by_counter(self, consumer: int) -> bool:
+        """Check whether a consumer may be sent less while its counter is higher: it has a limit, and nothing is blocked."""
+        return (
+            self.core.state.s.item(MAX_UNACKED_CONSUMER) > 0
+            and not self.core.state.s.item(BLOCKED_ON_UNACKED)
+            and consumer in self.core.connected()
+            and not self.core.is_blocked(consumer)
+        )
+
+    def finish_command(self, command: Command) -> None:
+        """See ``PendingAcksDriver``."""
+        counted = command.result
+        if not isinstance(counted, CountedLater):
+            super().finish_command(command)
+        elif counted.consumer in self.core.connected():
+            self.core.count_unacked(counted.consumer, -counted.messages)
 
     def apply_fact(self, fact: Command) -> None:
         """See ``RacingDriver``."""

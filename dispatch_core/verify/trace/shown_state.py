@@ -28,7 +28,7 @@ from dispatch_core.verify.trace import limits_in_force
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.earlier_positions import HELD_UP_US, Begun
 from dispatch_core.verify.trace.facts import TraceFacts
-from dispatch_core.verify.trace.index_acks import IndexAcksDriver
+from dispatch_core.verify.trace.index_acks import CountedLater, IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
@@ -608,7 +608,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
     def _lowers(self, command: Command, consumer: int) -> tuple[int, bool]:
         """Return by how many messages a late command lowers a consumer's counter, and whether it clears its block."""
         result = command.result
-        if isinstance(result, Acked):
+        if isinstance(result, (Acked, CountedLater)):
             return (result.messages if result.consumer == consumer else 0), False
         if isinstance(result, Redelivered) and command.connection == consumer:
             return result.messages, True

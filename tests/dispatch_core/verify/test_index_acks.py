@@ -65,3 +65,27 @@ def test_since_25592_the_pending_ack_lacks_it_too(release: str, left: int, tmp_p
     assert 1713 not in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
     t.line_of(trace, 1713)["usable"][1][3] = -1 - left
     assert 1713 in {finding.seq for finding in t.divergent(TWICE, trace, tmp_path)}
+
+
+LATER: Final = TWICE.parent / "soak-81993-ch-racing"
+INDEX_ACK, SEND, LATER_ACK = 229, 244, 233
+
+
+def test_a_round_may_come_before_an_ack_of_indexes_counts() -> None:
+    """The limit is 60, and the consumer is sent 40 entries: 20 messages are unacknowledged, 19 after line 229."""
+    tally = t.verified(LATER).tally
+    assert tally.total("divergent") == 0
+    found = [finding for finding in tally.findings if finding.seq == SEND]
+    assert [(finding.status, finding.racing_seq) for finding in found] == [("uncertain", INDEX_ACK)]
+
+
+def test_an_ack_of_indexes_counts_before_its_connection_goes_on(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(LATER), LATER_ACK, INDEX_ACK)
+    assert SEND in {finding.seq for finding in t.divergent(LATER, trace, tmp_path)}
+
+
+def test_one_message_is_not_two(tmp_path: Path) -> None:
+    """One entry less than the counter allows without the ack."""
+    trace = t.raw(LATER)
+    del t.line_of(trace, SEND)["positions"][-1], t.line_of(trace, SEND)["batch_sizes"][-1]
+    assert SEND in {finding.seq for finding in t.divergent(LATER, trace, tmp_path)}
