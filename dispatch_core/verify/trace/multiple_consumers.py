@@ -89,9 +89,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._cancel: Command | None = None  # of a waiting read, within the present read attempt
         self._late_move: Command | None = None  # see ``_move_behind_trim``, of the present read attempt
         self._removed_consumers = RemovedConsumers()
-        self._held_up: list[
-            Line
-        ] = []  # removals of pending acks that have their effect later, see ``_is_held_up``
+        # Removals of pending acks that have their effect later, see ``_is_held_up``.
+        self._held_up: list[Line] = []
         self._closed_at: int | None = None  # line from which on the dispatcher is closed
         self._end_of_result = -1  # position behind the last entry of the last normal read; -1 = it has none
 

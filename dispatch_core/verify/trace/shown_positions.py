@@ -92,9 +92,7 @@ class PositionsDriver(CursorDriver):
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
-        self._last_commands: dict[
-            int, int
-        ] = {}  # see ``_last_command_before``; by index of the removal's line
+        self._last_commands: dict[int, int] = {}  # see ``_last_command_before``, by index of the removal
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
         self._end_of_empty = 0  # where the read that the present line ends has come to if it returns nothing
         self._asked_for_one = False  # the read that the present line ends: it is the cursor's first

@@ -135,9 +135,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         self._moved_at: Line | None = None  # the last move of the cursor by which counters fall
         self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
         self._marked_limit: MarkedLimit | None = None
-        self._cancelled_at = (
-            0  # seq of the line that cancels the read of the present attempt; 0 = there is none
-        )
+        self._cancelled_at = 0  # line that cancels the read of the present attempt; 0 = there is none
 
     def _before_flow_counted(self, line: Line) -> None:
         """See ``Driver``: lines that the thread of a connection writes."""
@@ -263,9 +261,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         for name, flag in (("pending_read", st_.PENDING_READ), ("pending_replay", st_.PENDING_REPLAY)):
             values = [(bool(s[flag]), 0)]
             if flag == st_.PENDING_READ and self._cancelled_at:
-                values.append(
-                    (True, self._cancelled_at)
-                )  # the thread that cancels clears the flag behind its line
+                # The thread that cancels clears the flag behind its line.
+                values.append((True, self._cancelled_at))
             self._compare_one(line, name, recorded[name], values)
         usable = recorded["usable"]
         if usable is None:
