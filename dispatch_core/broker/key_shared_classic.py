@@ -201,6 +201,19 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
         outcome.look_ahead_due = bool(self.state.s[st_.SKIP_NEXT_REPLAY])
         return outcome.wants_look_ahead
 
+    def refused_before_move(self, outcome: Round, entries: Sequence[int]) -> None:
+        """Add entries of a round to the replay set that were refused before mark-delete moved over them.
+
+        Such a move may come between two turns of the round, so that what is refused behind it is not added.
+        """
+        s = self.state.s
+        moved_to = s.item(st_.MARK_DELETE)
+        s[st_.MARK_DELETE] = min(entries, default=moved_to + 1) - 1
+        for entry in entries:
+            read_loop.requeue(self.state, entry, int(self.state.hash_id[entry]))
+        s[st_.MARK_DELETE] = moved_to
+        outcome.in_replay = int(s[st_.N_REPLAY])
+
     def all_written(self, outcome: Round) -> None:
         """Have a round read again at once: all its writes were complete before the last consumer without entries came."""
         if outcome.waits_for_writes:

@@ -88,6 +88,10 @@ class CursorDriver(Driver):
     def _move_forward(self, line: Line, target: int) -> None:
         """Move the core's cursor forward to ``target``; the line shows that the move begins."""
 
+    def _move_seen_at(self, _line: Line, _target: int) -> int | None:
+        """Return the first line of the decision that has seen a move whose own line comes later; ``None`` = none has."""
+        return None
+
     @abstractmethod
     def _reset(self, entry: int) -> None:
         """Reset the core's cursor."""
@@ -247,7 +251,7 @@ class CursorDriver(Driver):
         if at is None:
             return
         due = self._take_due(at)
-        if due is None and at == self._cursor.s[MARK_DELETE]:
+        if due is None and at == self._cursor.s[MARK_DELETE] and self._move_seen_at(line, at) is None:
             # The broker stores again where mark-delete is, and tells no dispatcher (ManagedCursorImpl.flush). An expiry does
             # not ask for that since #24881, and releases before it trim in attempts.
             return

@@ -217,6 +217,20 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
+    def _dispatch(self, kind: str, entries: list[int], between: Between, steps: int) -> Round:
+        """See ``MultipleConsumersVerifier``. Mark-delete may move between two turns of a round.
+
+        What was refused in a turn before is in the replay set; how much that is, the end of the round shows.
+        """
+        passed = self.core.mark_delete()
+        outcome = super()._dispatch(kind, entries, between, steps)
+        recorded = self._lines[self._window_end].recorded
+        refused = [entry for entry in outcome.to_replay if passed < entry <= self.core.mark_delete()]
+        if kind == "Normal" and refused and recorded.get("in_replay") is not None:
+            before = max(recorded["in_replay"] - outcome.in_replay, 0)
+            self.core.refused_before_move(outcome, refused[:before])
+        return outcome
+
     def _on_round_begin(self, line: Line) -> None:
         super()._on_round_begin(line)
         served = [consumer for consumer, _seq in sorted(self._sent_at.items(), key=lambda item: item[1])]

@@ -500,12 +500,27 @@ class RacingDriver(CursorDriver):
         """See ``CursorDriver``."""
         return self.core.state
 
+    def _on_cursor_op(self, line: Line) -> None:
+        super()._on_cursor_op(line)
+        for key in [key for key in self._peeked if key[0] == line.seq]:
+            del self._peeked[key]
+
     def _move_forward(self, line: Line, target: int) -> None:
-        """See ``CursorDriver``: the move takes effect before the next line of a moved mark-delete."""
+        """See ``CursorDriver``: the move takes effect before the next line of a moved mark-delete, or has had it."""
+        peeked = self._peeked.get((line.seq, target))
+        steps = [] if peeked is not None and peeked.applied else [CursorStep.MOVE]
+        steps += [CursorStep.TRIM] if self._trims_after_a_move() else []
+        self.connection(_CURSOR).late += [self._move_to(line, target, step) for step in steps]
+
+    def _move_seen_at(self, line: Line, target: int) -> int | None:
+        """See ``CursorDriver``: the line is in the window that has seen the move."""
+        peeked = self._peeked.get((line.seq, target))
+        return self._open[-1].begun.seq if peeked is not None and peeked.applied else None
+
+    def _move_to(self, line: Line, target: int, step: CursorStep) -> Command:
+        """Return a step of a move of the cursor forward."""
         what = f"move of the cursor to {self._entries.position(target)}"
-        steps = (CursorStep.MOVE, CursorStep.TRIM) if self._trims_after_a_move() else (CursorStep.MOVE,)
-        late = self.connection(_CURSOR).late
-        late += [Command(line.seq, _CURSOR, what, entry=target, result=step) for step in steps]
+        return Command(line.seq, _CURSOR, what, entry=target, result=step)
 
     def _begin_behind(self, target: int) -> None:
         """See ``CursorDriver``."""
@@ -648,6 +663,9 @@ class RacingDriver(CursorDriver):
             elif kind in ("flow", "ack"):
                 if at not in self._judged:
                     self._peek(line, logged)
+            elif kind == "cursor_op":
+                if at not in self._judged:
+                    self._peek_at_move(line, logged)
             elif kind == "all_disconnecting":
                 self._closing = Command(
                     line.seq, CLOSE, "the close of the dispatcher", closes=True, earliest=logged
@@ -687,6 +705,14 @@ class RacingDriver(CursorDriver):
                 self._peeked[line.seq, entry] = self._arrival(line, entry, words)
             self._peeked[line.seq, entry].earliest = logged
 
+    def _peek_at_move(self, line: Line, logged: int) -> None:
+        """Note a move of the cursor forward that begins within the window, when ``logged`` of its steps are over."""
+        target = self._last_up_to(line.inputs["target"]) if line.inputs["op"] == "mark_delete" else None
+        if target is None or target <= self.core.mark_delete():
+            return
+        command = self._peeked.setdefault((line.seq, target), self._move_to(line, target, CursorStep.MOVE))
+        command.earliest = logged
+
     def _under_way(self, steps: int) -> tuple[dict[int, list[Command]], dict[int, list[Command]]]:
         """Commands that may come before a window of so many steps, and those that may come later than in the plain order.
 
@@ -701,10 +727,11 @@ class RacingDriver(CursorDriver):
             if command.applied:
                 continue
             self.connection(command.connection)
-            if not command.permits and self.acks_are_logged:
+            moves = command.result is CursorStep.MOVE
+            if not moves and not command.permits and self.acks_are_logged:
                 waiting.setdefault(command.connection, []).append(command)
                 continue
-            command.step = self._step_of(command, steps)
+            command.step = steps if moves else self._step_of(command, steps)
             self._placed.append(command)
             late.setdefault(command.connection, []).append(command)
         for consumer, command in list(self._contested.items()):

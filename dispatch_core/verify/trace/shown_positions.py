@@ -331,9 +331,13 @@ class PositionsDriver(CursorDriver):
             return Begun(
                 self._operation_at, line.t_us - HELD_UP_US
             )  # it is stored again, by a timer's thread
-        by_ack = (
-            self._due_by_ack(self._last_up_to(line.inputs["target"])) if line.kind == "cursor_op" else None
-        )
+        target = self._last_up_to(line.inputs["target"]) if line.kind == "cursor_op" else None
+        if target is None:
+            return None
+        seen_at = self._move_seen_at(line, target)
+        if seen_at is not None:
+            return Begun(seen_at - 1)
+        by_ack = self._due_by_ack(target)
         return None if by_ack is None else Begun(by_ack.seq)
 
     def _behind(self, read_done: Line) -> list[int]:
