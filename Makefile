@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run up down test test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz mutants chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce zoo clean
+.PHONY: help setup run up down test test-slow test-install test-stack test-ui lint format conformance conformance-all properties cuts snapshots fuzz mutants chaos chaos-full orders month extreme accuracy browser bench bench-quick recorder bench-recorder test-recorder soak states reproduce zoo clean
 
 # Interpreter to build .venv on; empty = the first suitable one on PATH.
 PYTHON ?=
@@ -37,8 +37,11 @@ up: setup ## Start Airflow with its web pages and leave it running; prints addre
 down: setup ## Stop what `make up` started
 	@$(WITH_ENV) exec python -m dispatch_airflow.local_run down
 
-test: setup ## Run all tests that need only this repository
+test: setup ## Run the tests that need only this repository, but for the slow ones; a quarter of an hour
 	@$(WITH_ENV) exec .ci/test $(ARGS)
+
+test-slow: setup ## Run the tests that `make test` leaves out because they take long; half an hour
+	@$(WITH_ENV) exec .ci/test slow
 
 conformance: setup ## Compare with the recordings and vectors in ../shared, if they are present
 	@$(WITH_ENV) exec .ci/conformance $(ARGS)

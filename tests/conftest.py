@@ -24,10 +24,27 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-from hypothesis import settings  # noqa: E402 - after the environment is set
+from collections import Counter  # noqa: E402 - after the environment is set
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # Machines differ and share their cores: a slow example is no failure. The default run takes the same examples each time, so
 # that its result belongs to the code; `make properties` searches with new ones.
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=3000)
 settings.load_profile("default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of sampled tests as slow, but for every ``step``-th one of each test (see the markers)."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is None:
+            continue
+        name = item.nodeid.partition("[")[0]
+        if seen[name] % sampled.args[0]:
+            item.add_marker(pytest.mark.slow)
+        seen[name] += 1

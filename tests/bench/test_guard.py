@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.harness import in_turns
 from dispatch_core.simulation.generate import generate
 from dispatch_core.simulation.scenario import Scenario
@@ -22,6 +24,7 @@ def made(folder: Path, scenario: Scenario) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_replay_costs_little_more_than_the_copy_of_its_bytes(tmp_path: Path) -> None:
     log = made(tmp_path / "log", Scenario(messages=MESSAGES, churn="rolling-restart"))
     tiny = made(tmp_path / "tiny", Scenario(messages=1000, keys=100, consumers=4))

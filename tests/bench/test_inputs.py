@@ -23,6 +23,7 @@ def logs(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path / "logs"
 
 
+@pytest.mark.slow
 def test_a_log_is_made_once_and_again_when_the_generator_changed(logs: Path) -> None:
     log = Log(600, ("--keys=10", "--consumers=2"), dispatchers=3)
     provide([log, log])
@@ -38,6 +39,7 @@ def test_a_log_is_made_once_and_again_when_the_generator_changed(logs: Path) -> 
     assert first_day(str(log.folder / "log")) == "2026-01-01"
 
 
+@pytest.mark.slow
 def test_a_large_log_is_laid_out_in_several_files_and_replayed_from_them(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def test_recordings_say_what_the_contracts_state(version: str) -> None:
         ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_the_large_recordings(name: str) -> None:
     """300,000 entries with consumers scaling up and down: draining hashes keep order, the 3.x rule does not."""

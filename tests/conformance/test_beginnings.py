@@ -23,6 +23,7 @@ pytestmark = [
 CUTS = 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", small(12) if SHARED.is_dir() else [])
 def test_a_made_checkpoint_makes_no_finding_certain(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ def small(step: int) -> list[str]:
     return [str(Path(folder).relative_to(SHARED)) for folder in some(sizes, step) if sizes[folder] < _LARGE]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", small(24) if SHARED.is_dir() else [])
 def test_intervals_from_snapshots_give_the_tables_of_whole_replays(
     name: str, monkeypatch: pytest.MonkeyPatch

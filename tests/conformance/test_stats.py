@@ -25,6 +25,7 @@ pytestmark = [
 SINGLE_ACTIVE = ("failover", "exclusive")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("release", "classic", "per_mille"),
     [

@@ -18,6 +18,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "least"), [("quiet", 0.98), ("racing", 0.93)])
 def test_of_all_positions_few_go_to_another_consumer(kind: str, least: float) -> None:
     entries, same = 0, 0.0

@@ -88,6 +88,7 @@ TAMPERINGS: list[tuple[str, Tampering]] = [
 AT_EACH = 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recording", some(RACING, 6))
 @pytest.mark.parametrize(("kind", "tamper"), TAMPERINGS, ids=lambda value: getattr(value, "__name__", value))
 def test_no_race_explains_it_away(recording: str, kind: str, tamper: Tampering, tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_the_dag_of_a_source_reads_it_by_default():
     assert [params[name] for name in names] == ["/mnt/eu", "eu_store", "/etc/eu.conf", True]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.airflow
 @pytest.mark.parametrize(
     "wrong",

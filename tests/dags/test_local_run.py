@@ -227,7 +227,6 @@ def _ours(home: Path) -> list[str]:
 
 @pytest.mark.airflow
 @pytest.mark.spark
-@pytest.mark.slow
 def test_make_run_from_elsewhere_after_a_killed_one(tmp_path):
     """A killed run leaves no process; the next one tells every stated verdict, on plain lines, and cleans up."""
     home = tmp_path / "a home of its own"

@@ -71,6 +71,7 @@ def statsd(monkeypatch):
         begin()
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 @pytest.mark.parametrize("namespace", ["sources/orders", "ad-hoc/logs-71e37609"])
 def test_another_source_has_numbers_of_its_own_and_an_ad_hoc_run_none(
@@ -221,6 +222,7 @@ metrics.stage_ended("replay", 7.5)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.airflow
 def test_an_opentelemetry_collector_gets_values_with_attributes(home, tmp_path):
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest

@@ -210,6 +210,7 @@ def test_an_older_interval_judged_again_clears_nothing_of_a_newer_one(tmp_path: 
     assert news_sent(tmp_path, spoiled()) == [(TOPIC, [("clear", "out_of_order")])]
 
 
+@pytest.mark.slow
 def test_unknown_never_clears(tmp_path: Path) -> None:
     news_sent(tmp_path, spoiled("out_of_order", start=FIRST))
     gap = spoiled()
@@ -233,6 +234,7 @@ def test_unknown_never_clears(tmp_path: Path) -> None:
     assert ("clear", "out_of_order") in news
 
 
+@pytest.mark.slow
 def test_what_may_only_not_be_old_enough_yet_clears_nothing(tmp_path: Path) -> None:
     news_sent(tmp_path, spoiled("never_delivered", "out_of_order", start=FIRST))
     unfinished = spoiled()
@@ -245,6 +247,7 @@ def test_what_may_only_not_be_old_enough_yet_clears_nothing(tmp_path: Path) -> N
     assert news_sent(tmp_path, unfinished) == [(TOPIC, [("clear", "never_delivered")])]
 
 
+@pytest.mark.slow
 def test_a_dispatcher_that_was_not_judged_is_not_cleared(tmp_path: Path) -> None:
     news_sent(tmp_path, spoiled("out_of_order", start=FIRST))
     elsewhere = Day()
@@ -269,6 +272,7 @@ def uneven(start: datetime, *topics: str, found: str | None = None, subscription
     return day
 
 
+@pytest.mark.slow
 def test_a_finding_over_topics_is_clear_once_its_topics_are_judged_without_it(tmp_path: Path) -> None:
     uneven_alert = ("t-*", [("new", "failover_imbalance")])
     assert news_sent(tmp_path, uneven(FIRST, "t-1", "t-2", found="t-")) == [uneven_alert]
@@ -287,6 +291,7 @@ def test_a_finding_over_topics_is_clear_once_its_topics_are_judged_without_it(tm
     assert news_sent(tmp_path, uneven(NEXT_DAY + timedelta(days=1), "t-1", "t-2")) == []
 
 
+@pytest.mark.slow
 def test_rows_of_nobody_are_clear_once_there_are_none(tmp_path: Path) -> None:
     lost = spoiled(start=FIRST)
     lost.add("quarantine", source_file="landing/else/x.gz", reason="is cut short", raw_truncated=False)
@@ -295,6 +300,7 @@ def test_rows_of_nobody_are_clear_once_there_are_none(tmp_path: Path) -> None:
     assert news_sent(tmp_path, spoiled()) == [(NOBODY[1], [("clear", promise) for promise in both])]
 
 
+@pytest.mark.slow
 def test_other_numbers_of_the_same_trouble_are_no_news(tmp_path: Path) -> None:
     def quarantined(start: datetime, rows: int) -> Day:
         day = spoiled(start=start)
@@ -315,6 +321,7 @@ def test_other_numbers_of_the_same_trouble_are_no_news(tmp_path: Path) -> None:
     assert news_sent(tmp_path, quarantined(DAY, 7)) == []
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_reported_beside_an_anomaly_of_the_same_promise(tmp_path: Path) -> None:
     day = spoiled("unknown_consumer", key=None, severity="major")
     file = day.rows["consumer_events"][0]["source_file"]
@@ -327,6 +334,7 @@ def test_a_broken_promise_is_reported_beside_an_anomaly_of_the_same_promise(tmp_
     assert news == [("clear", "input_quality"), ("clear", "completeness")]
 
 
+@pytest.mark.slow
 def test_a_tolerated_finding_is_not_reported_and_an_open_one_is_cleared(tmp_path: Path) -> None:
     news_sent(tmp_path, spoiled("out_of_order", "split_key"))
     policy = tmp_path / "policy.yaml"
@@ -371,6 +379,7 @@ def test_an_alert_that_is_sent_again_after_a_crash_has_the_same_keys(
     assert len(set(keys)) == 3, "found again after it was clear is another news"
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_is_not_waited_for_once_per_message(tmp_path: Path) -> None:
     day = Day()
     for number in range(6):
@@ -386,6 +395,7 @@ def test_a_server_that_is_down_is_not_waited_for_once_per_message(tmp_path: Path
     assert [error is None for _alert, error in failed] == [False] * 3 + [True] * 3
 
 
+@pytest.mark.slow
 def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: Path) -> None:
     day = Day()
     who = day.dispatcher()
@@ -407,6 +417,7 @@ def test_many_findings_are_one_message_that_quotes_some_of_each_kind(tmp_path: P
     assert len(chat(sent[0])) < 4000
 
 
+@pytest.mark.slow
 def test_permits_that_stay_off_are_reported_once_and_clear(tmp_path: Path) -> None:
     lost = {"key": None, "positions": [], "consumers": [3], "severity": "major"}
     sentence = "w2 has 1 permit too few for good, from seq 202 at 08:24:16.623 on"
@@ -424,6 +435,7 @@ def test_permits_that_stay_off_are_reported_once_and_clear(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow
 def test_a_chat_shows_names_as_text_and_mentions_nobody(tmp_path: Path) -> None:
     day = Day()
     day.anomaly(day.dispatcher("<!channel> @all"), "out_of_order", key="``` <@U1> & *bold*")
@@ -476,6 +488,7 @@ def test_writers_at_the_same_time_write_each_once(tmp_path: Path, alerts: list[A
     assert len(read_alerts(tmp_path / "alerts")) == 3
 
 
+@pytest.mark.slow
 def test_topics_that_are_all_active_at_one_consumer_alert_by_default(tmp_path: Path) -> None:
     """PIP-392's scenario, from the times of 100 topics to the alert: nothing but the shipped policy decides."""
     rows = [
@@ -507,6 +520,7 @@ def test_topics_that_are_all_active_at_one_consumer_alert_by_default(tmp_path: P
     assert alerts_of(tmp_path / "next", day) == []
 
 
+@pytest.mark.slow
 def test_a_deleted_subscription_is_clear_and_the_reason_says_when(tmp_path: Path) -> None:
     day = spoiled("out_of_order", start=FIRST)
     end_subscription(day)
@@ -570,6 +584,7 @@ def many(number: int, start: datetime = DAY, *, broken: bool = True) -> Day:
     return day
 
 
+@pytest.mark.slow
 def test_more_messages_than_the_limit_are_one_digest_that_is_recorded_as_a_whole(tmp_path: Path) -> None:
     mail, seen = Channel("mail", "c", digest_above=5), []
     sent, failed = send_news(mail, seen.append, judge(tmp_path, many(6)), places(tmp_path))
@@ -585,6 +600,7 @@ def test_more_messages_than_the_limit_are_one_digest_that_is_recorded_as_a_whole
     assert [len(message.alerts) for message in seen[1:]] == [1] * 5
 
 
+@pytest.mark.slow
 def test_a_digest_names_ten_subscriptions_and_counts_the_rest(tmp_path: Path) -> None:
     seen: list[Digest] = []
     send_news(Channel("mail", "c", digest_above=3), seen.append, judge(tmp_path, many(13)), places(tmp_path))
@@ -594,6 +610,7 @@ def test_a_digest_names_ten_subscriptions_and_counts_the_rest(tmp_path: Path) ->
     assert len(seen[0].message().chat) < 4000
 
 
+@pytest.mark.slow
 def test_a_digest_that_fails_leaves_all_its_alerts_to_send(tmp_path: Path) -> None:
     def refuse(_message: object) -> None:
         raise ConnectionError("down")
@@ -604,6 +621,7 @@ def test_a_digest_that_fails_leaves_all_its_alerts_to_send(tmp_path: Path) -> No
     assert len(send_news(mail, lambda _: None, judge(tmp_path, many(4)), places(tmp_path))[0]) == 4
 
 
+@pytest.mark.slow
 def test_a_channel_gets_new_findings_from_its_severity_on_and_what_it_knows_until_it_is_clear(
     tmp_path: Path,
 ) -> None:

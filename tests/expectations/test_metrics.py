@@ -58,6 +58,7 @@ def warehouse(tmp_path) -> Path:
     return tmp_path / "warehouse"
 
 
+@pytest.mark.slow
 def test_the_state_of_the_newest_interval_is_read_from_the_tables(warehouse):
     notification = Notification("i", "out_of_order", "key k", DAY, 0, "new", "critical", "e")
     record_sent(warehouse, "mail", [(WHO, notification, "k1"), (WHO, notification, "k2")])
@@ -76,6 +77,7 @@ def test_the_state_of_the_newest_interval_is_read_from_the_tables(warehouse):
     assert found["lag_seconds",] == pytest.approx((judged_at - NEXT_DAY).total_seconds(), abs=0.01)
 
 
+@pytest.mark.slow
 def test_an_earlier_interval_that_is_judged_later_does_not_replace_the_newest(warehouse, tmp_path):
     before = newest_state(warehouse)
     earlier = Day(interval_start=DAY - timedelta(days=1))
@@ -91,6 +93,7 @@ def test_nothing_is_written_before_anything_was_judged(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_file_has_all_samples_and_can_be_read_at_any_time(warehouse, tmp_path):
     folder, outbox = tmp_path / "textfile", Location.of(tmp_path / "outbox")
     folder.mkdir()

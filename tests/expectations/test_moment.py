@@ -24,6 +24,7 @@ def reasons(folder: Path, as_of: str | None, **finding: object) -> dict[str, str
     return {verdict.promise: verdict.reason for verdict in verdicts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finding", [{}, {"seqs": [3, 9]}])
 def test_completeness_and_all_name_the_last_line_once(tmp_path: Path, finding: dict[str, object]) -> None:
     said = reasons(tmp_path, LAST_LINE, **finding)
@@ -32,6 +33,7 @@ def test_completeness_and_all_name_the_last_line_once(tmp_path: Path, finding: d
     assert said["all"].count("as of 2026-11-21 08:24:21.936, where the log ends") == 1
 
 
+@pytest.mark.slow
 def test_a_moment_that_was_asked_for_is_named(tmp_path: Path) -> None:
     assert reasons(tmp_path, str(LAST_US))["all"].endswith("; as of 2026-11-21 08:24:21.936")
 

@@ -70,6 +70,7 @@ def test_rows_that_do_not_meet_it_fail_their_dispatcher(tmp_path: Path) -> None:
     assert "quick" not in page
 
 
+@pytest.mark.slow
 def test_it_may_warn_only(tmp_path: Path) -> None:
     result = judged(tmp_path, write(tmp_path, WAITS + "    on_failure: warn\n    severity: warning\n"))
     slow = result["slow", "custom"]
@@ -78,6 +79,7 @@ def test_it_may_warn_only(tmp_path: Path) -> None:
     assert result["slow", "all"].verdict == "PASS"
 
 
+@pytest.mark.slow
 def test_one_about_a_table_as_a_whole_belongs_to_no_dispatcher(tmp_path: Path) -> None:
     entries = """
   - {name: three, table: waits, type: expect_table_row_count_to_equal, kwargs: {value: 3}}
@@ -92,6 +94,7 @@ def test_one_about_a_table_as_a_whole_belongs_to_no_dispatcher(tmp_path: Path) -
     assert result["slow", "all"].verdict == "PASS"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_evaluated_is_unknown_and_does_not_hide_the_promises(tmp_path: Path) -> None:
     entries = """
   - name: no-numbers
@@ -105,6 +108,7 @@ def test_what_cannot_be_evaluated_is_unknown_and_does_not_hide_the_promises(tmp_
     assert result["slow", "per_key_order"].verdict == "PASS"
 
 
+@pytest.mark.slow
 def test_a_table_that_was_cut_proves_only_what_its_rows_show(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +124,7 @@ def test_a_table_that_was_cut_proves_only_what_its_rows_show(
     ) == ["FAIL", "PASS"]
 
 
+@pytest.mark.slow
 def test_without_a_file_there_is_no_such_verdict(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("version: 1\n")
@@ -231,6 +236,7 @@ def hook() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_an_action_that_fails_is_logged_and_changes_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

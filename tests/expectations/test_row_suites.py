@@ -92,6 +92,7 @@ def test_every_table_shows_its_rows(tmp_path: Path) -> None:
     assert "51" in pages["rows_waits"]
 
 
+@pytest.mark.slow
 def test_a_page_names_topic_key_and_position_of_each_row_and_says_where_the_rest_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,6 +324,7 @@ def test_a_healthy_day_passes_and_a_second_run_changes_nothing(tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["2026-11-21", "index.html"]
 
 
+@pytest.mark.slow
 def test_one_dispatchers_fail_hides_no_other(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher("persistent://t/n/good")
@@ -349,6 +350,7 @@ def test_one_dispatchers_fail_hides_no_other(tmp_path: Path) -> None:
     assert overall(list(result.values())) == "FAIL"
 
 
+@pytest.mark.slow
 def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher("persistent://t/n/user")
@@ -372,6 +374,7 @@ def test_a_user_level_log_is_judged_by_what_it_can_show(tmp_path: Path) -> None:
     assert "without a trace, reads are not compared" in result["persistent://t/n/user", "conformance"].reason
 
 
+@pytest.mark.slow
 def test_a_log_that_could_not_be_put_together_is_not_called_empty(tmp_path: Path) -> None:
     day = Day()
     who = day.dispatcher()
@@ -386,6 +389,7 @@ def test_a_log_that_could_not_be_put_together_is_not_called_empty(tmp_path: Path
         assert promise == "completeness" or reason in verdict.reason
 
 
+@pytest.mark.slow
 def test_thresholds_follow_the_topic(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(
@@ -402,6 +406,7 @@ def test_thresholds_follow_the_topic(tmp_path: Path) -> None:
     assert verdicts == {"lax-one": "PASS", "lax-two": "FAIL", "strict": "FAIL"}
 
 
+@pytest.mark.slow
 def test_waiting_times_are_judged_where_the_policy_limits_them(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     limits = "{wait_ms_p99: 50, wait_ms_max: 100, blocked_message_ms: 2000}"
@@ -435,6 +440,7 @@ def test_waiting_times_are_judged_where_the_policy_limits_them(tmp_path: Path) -
     assert "an entry waited 170 ms for its first delivery (the policy allows 100)" in reason
 
 
+@pytest.mark.slow
 def test_active_topics_are_judged_without_a_number_of_messages(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("version: 1\ndefaults: {balance: {hot_key: 0}}\n")
@@ -457,6 +463,7 @@ def test_active_topics_are_judged_without_a_number_of_messages(tmp_path: Path) -
     assert result["busy", "balance"].verdict == "PASS", "too few messages to judge a key"
 
 
+@pytest.mark.slow
 def test_a_dispatcher_that_only_the_log_knows_is_not_passed_over(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher()
@@ -476,6 +483,7 @@ def test_a_dispatcher_that_only_the_log_knows_is_not_passed_over(tmp_path: Path)
     assert result[TOPIC, "all"].verdict == "PASS"
 
 
+@pytest.mark.slow
 def test_rows_that_no_count_explains_leave_input_quality_unknown(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher()
@@ -485,6 +493,7 @@ def test_rows_that_no_count_explains_leave_input_quality_unknown(tmp_path: Path)
     assert "nor of another interval: 2" in verdicts["input_quality"].reason
 
 
+@pytest.mark.slow
 def test_an_unreadable_file_of_nobody_fails_under_its_own_name(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher()
@@ -495,6 +504,7 @@ def test_an_unreadable_file_of_nobody_fails_under_its_own_name(tmp_path: Path) -
     assert result[TOPIC, "all"].verdict == "PASS"
 
 
+@pytest.mark.slow
 def test_an_empty_interval_is_unknown_and_leaves_its_neighbour_alone(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher()
@@ -508,6 +518,7 @@ def test_an_empty_interval_is_unknown_and_leaves_its_neighbour_alone(tmp_path: P
     assert "2026-11-22" in (tmp_path / "docs/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_shared_subscriptions_are_judged_for_duplicates_and_loss_only(tmp_path: Path) -> None:
     day = Day()
     day.dispatcher()
@@ -520,6 +531,7 @@ def test_shared_subscriptions_are_judged_for_duplicates_and_loss_only(tmp_path: 
     assert "not replayed" in result[TOPIC, "conformance"].reason
 
 
+@pytest.mark.slow
 def test_three_hundred_dispatchers_are_all_named(tmp_path: Path) -> None:
     """Great Expectations cuts its lists of unexpected values at 200; verdicts must not be cut with them."""
     day = Day()
@@ -582,6 +594,7 @@ def test_importing_the_modules_does_not_import_great_expectations() -> None:
     assert run.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_hand_overs_are_tolerated_unless_the_policy_limits_them(tmp_path: Path) -> None:
     day = Day()
     for topic in ("usual", "strict"):
@@ -600,6 +613,7 @@ def test_hand_overs_are_tolerated_unless_the_policy_limits_them(tmp_path: Path) 
         assert "a change of the active consumer" in result["strict", promise].reason
 
 
+@pytest.mark.slow
 def test_a_share_of_uncertain_decisions_is_judged_from_a_hundred_on(tmp_path: Path) -> None:
     """As in the command line (``tests/dispatch_core/audit/test_verdict.py``)."""
     day = Day()

@@ -32,6 +32,7 @@ def _calls(path: Path) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("incarnations", 15), ("subs", 15), ("cumulative", 200)])
 def test_calls_grow_with_the_lines(tmp_path: Path, name: str, count: int) -> None:
     small, large = write(name, count, tmp_path), write(name, 4 * count, tmp_path)
@@ -49,6 +50,7 @@ def _least_s(path: Path) -> float:
     return min(taken_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nackall", "twoholders"])
 def test_compiled_loops_grow_with_the_lines(tmp_path: Path, name: str) -> None:
     # Times vary more than calls do. Over 4 times the lines, linear work once took 8.05 times as long on a busy machine;

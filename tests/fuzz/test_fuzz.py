@@ -28,6 +28,7 @@ CASES = {
 USUAL = 150
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_document_breaks_its_reader(target):
     for number in range(CASES.get(target, USUAL)):
@@ -71,6 +72,7 @@ def test_a_case_that_ends_its_process_is_a_finding(monkeypatch, tmp_path):
     assert "the process ended with -9" in next(tmp_path.rglob("finding.txt")).read_text()
 
 
+@pytest.mark.slow
 def test_a_case_that_does_not_end_is_a_finding(monkeypatch, tmp_path):
     monkeypatch.setattr(running, "CASE_S", 0.5)
     findings, _ = ran(monkeypatch, tmp_path, lambda: time.sleep(100), executions=1)
@@ -87,6 +89,7 @@ def broken(target, most=400):
     return False
 
 
+@pytest.mark.slow
 def test_a_reader_that_loses_lines_is_found(monkeypatch):
     learned = parse.BlockParser._learned
     monkeypatch.setattr(

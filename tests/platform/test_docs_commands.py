@@ -39,6 +39,7 @@ def blocks_of(page: str) -> list[str]:
     return [block for language, block in found if not language]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_print_what_is_quoted(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

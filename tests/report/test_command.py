@@ -161,6 +161,7 @@ def test_dispatchers_of_one_recording_have_a_report_each(
     assert len({line["topic"] for line in lines}) == len({line["report"] for line in lines}) == 2
 
 
+@pytest.mark.slow
 def test_several_pages_share_one_script_and_have_an_index_worst_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

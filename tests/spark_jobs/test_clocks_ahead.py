@@ -19,7 +19,7 @@ from tests.spark_jobs.orders import Home, assert_same, runs, span
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TOPIC, SUBSCRIPTION = "persistent://public/default/orders", "billing"
 HEADER = {

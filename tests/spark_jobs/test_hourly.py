@@ -27,7 +27,7 @@ from tests.spark_jobs import orders
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 #: Two hours before midnight and three behind it.

@@ -36,7 +36,7 @@ from tests.dispatch_core.audit.small_logs import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOURS = [Interval(MIDNIGHT + timedelta(hours=at), MIDNIGHT + timedelta(hours=at + 1)) for at in range(5)]
 MINUTE_US = 60_000_000

@@ -17,7 +17,7 @@ from tests.spark_jobs.orders import Home, anomalies_across, assert_same, crossin
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SAMPLE = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4"
 INTERVALS = 4

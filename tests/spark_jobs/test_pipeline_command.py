@@ -70,6 +70,7 @@ def test_a_file_of_metrics_that_cannot_be_written_is_an_error_behind_the_verdict
     assert "audit.txt: the file of metrics must end in .prom" in err
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_settings_hold_in_place_of_the_headers_as_they_do_for_audit(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -38,6 +38,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_java_process_that_was_killed_is_reported_in_one_line() -> None:
     done = run(_KILLED)
     assert done.returncode == 75, done.stderr[-2000:]
@@ -45,6 +46,7 @@ def test_a_java_process_that_was_killed_is_reported_in_one_line() -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_other_errors_stay_what_they_are() -> None:
     done = run(_WRONG)
     assert done.returncode == 1
@@ -52,6 +54,7 @@ def test_other_errors_stay_what_they_are() -> None:
     assert "SparkLostError" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_java_writes_to_stdout_is_not_among_the_results(tmp_path: Path) -> None:
     recording = Path(__file__).parents[1] / "data" / "recordings" / "4.2.4" / "designed-negative-acks-ch"

@@ -159,6 +159,7 @@ def test_without_rules_only_order_duplicates_and_the_log_are_judged(
     ]
 
 
+@pytest.mark.slow
 def test_failover_is_judged_over_all_recordings_of_a_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -280,6 +280,7 @@ def possible(events: list[Event]) -> list[Event]:
     return [added(1), added(2), *kept]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(EVENT_LISTS, TYPES, st.floats(0, 1))
 def test_a_random_log_cut_anywhere_says_the_same_behind_the_cut(
@@ -290,6 +291,7 @@ def test_a_random_log_cut_anywhere_says_the_same_behind_the_cut(
     compare(log, 1 + int(share * (log.events.num_rows - 1)))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(EVENT_LISTS, TYPES, st.floats(0, 1), st.lists(st.integers(1, 42), max_size=5))
 def test_in_batches_a_log_with_a_checkpoint_gives_the_same(

@@ -110,6 +110,7 @@ def check_faults(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     return count
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
 def test_a_fault_beside_a_move_is_found_and_certain(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -163,6 +164,7 @@ def check_unlogged(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert judged(log, capsys, "--complete")[0] != "PASS", (fault.name, fault.position)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
 def test_a_move_without_a_line_proves_nothing_and_hides_no_fault(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

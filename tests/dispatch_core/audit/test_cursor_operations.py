@@ -53,6 +53,7 @@ def left_by_moves(findings: list[Line]) -> Counter[tuple[str, str]]:
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("folder", SAMPLES, ids=name_of)
 def test_a_trace_is_judged_as_a_log_with_its_moves(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -42,6 +42,7 @@ CLEAN = next(folder for folder in SAMPLES if folder.name == "designed-drain-one-
 CUTS = st.lists(st.integers(0, 42), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.lists(ANY_EVENT, min_size=6, max_size=40), TYPES, CUTS, st.integers(0, 2), st.booleans())
 def test_any_log_in_any_batches_gives_the_same_or_is_refused(
@@ -127,6 +128,7 @@ def _at_random_times(events: list[Any], seed: int) -> list[Any]:
     return [event | {"t_us": int(t_us)} for event, t_us in zip(events, times, strict=True)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("subscription_type", ["Key_Shared", "Failover", "Shared"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_moving_window_finds_what_the_whole_log_shows(subscription_type: str, seed: int) -> None:
@@ -148,6 +150,7 @@ def test_a_moving_window_finds_what_the_whole_log_shows(subscription_type: str, 
     assert sum(dropped) > 3 * 30
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
 def test_the_samples_in_batches(folder: Path, size: int) -> None:

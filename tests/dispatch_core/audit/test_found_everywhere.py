@@ -352,6 +352,7 @@ def in_a_folder(check: Callable[[Path], None]) -> None:
         check(Path(folder) / "a" / "b")
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults())
 def test_at_any_entry(faulty: Faulty) -> None:
@@ -365,6 +366,7 @@ def test_at_any_entry(faulty: Faulty) -> None:
     in_a_folder(check)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults())
 def test_where_moves_of_the_cursor_are_not_logged(faulty: Faulty) -> None:
@@ -381,6 +383,7 @@ def test_where_moves_of_the_cursor_are_not_logged(faulty: Faulty) -> None:
     in_a_folder(check)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans())
 def test_where_a_file_ends(faulty: Faulty, behind: bool) -> None:
@@ -398,6 +401,7 @@ def test_where_a_file_ends(faulty: Faulty, behind: bool) -> None:
     in_a_folder(check)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans())
 def test_beside_a_checkpoint(faulty: Faulty, behind: bool) -> None:
@@ -420,6 +424,7 @@ def test_beside_a_checkpoint(faulty: Faulty, behind: bool) -> None:
     in_a_folder(check)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans(), st.booleans())
 def test_beside_a_gap_nothing_passes(faulty: Faulty, behind: bool, written: bool) -> None:
@@ -440,6 +445,7 @@ def test_beside_a_gap_nothing_passes(faulty: Faulty, behind: bool, written: bool
     in_a_folder(check)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.booleans(), st.booleans())
 def test_beside_an_unload(faulty: Faulty, behind: bool, with_checkpoint: bool) -> None:
@@ -487,6 +493,7 @@ def over_two_intervals(log: DispatcherLog, at_us: int) -> tuple[set[str], set[st
     return {row["kind"] for row in rows if not row["uncertain"]}, {row["kind"] for row in rows}, unsent
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(faults(), st.sampled_from([-1, 0, 1, 2, 3, 5]), st.booleans())
 def test_on_both_sides_of_an_intervals_end(faulty: Faulty, off_ms: int, behind: bool) -> None:

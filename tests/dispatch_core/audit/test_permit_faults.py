@@ -86,6 +86,7 @@ def test_the_recordings_themselves_have_no_finding(name: str, tmp_path: Path) ->
     assert found_by_the_ledger(recording(name), tmp_path / "a" / "b") == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("kind", RECORDINGS)
 def test_permits_that_a_consumer_loses_or_gets_are_found(kind: str, by: int, tmp_path: Path) -> None:
@@ -100,6 +101,7 @@ def test_permits_that_a_consumer_loses_or_gets_are_found(kind: str, by: int, tmp
     assert made == EACH * len(RECORDINGS[kind])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("kind", WITH_TOTAL)
 def test_a_total_that_is_off_is_found(kind: str, by: int, tmp_path: Path) -> None:

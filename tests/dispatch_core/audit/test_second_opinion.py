@@ -165,6 +165,7 @@ def about_the_log(audit: Audit) -> Counter[tuple[str, int]]:
 TAKES = st.one_of(st.integers(-1, 3), st.sampled_from((998, 1000, 1001)))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(1, 3), TAKES, WRONG_LINES), min_size=2, max_size=25))
 def test_both_find_the_same_wrong_with_a_log(steps: list[tuple[int, int, Event]]) -> None:
@@ -184,6 +185,7 @@ def test_nothing_is_wrong_with_the_samples(folder: Path) -> None:
     assert about_the_log(audited(read(folder))) == Counter()
 
 
+@pytest.mark.slow
 def test_the_same_source_runs_uncompiled() -> None:
     """With NUMBA_DISABLE_JIT=1 the rules run as plain Python and say the same."""
     folder = ROOT / "tests/data/recordings/4.2.4/designed-rolling-restart-classic-ch"

@@ -47,6 +47,7 @@ def outputs(*arguments: str) -> list[str]:
     return said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("arguments", [["--json"], []], ids=["objects", "tables"])
 def test_both_runs_print_the_same(arguments: list[str]) -> None:
     """Findings, counts and tables are equal."""
@@ -61,6 +62,7 @@ def test_both_runs_print_the_same(arguments: list[str]) -> None:
         assert sum(item["decisions"] for item in objects) <= MAX_DECISIONS
 
 
+@pytest.mark.slow
 def test_both_runs_answer_the_golden_vectors_alike() -> None:
     compiled, interpreted = outputs("golden", "--json", str(DATA / "golden" / "4.2.4"))
     assert compiled == interpreted != ""

@@ -255,6 +255,7 @@ def test_a_round_charges_everybody_as_if_it_went_consumer_by_consumer(
 # --- work ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "version", "config", "sticky"),
     [

@@ -85,7 +85,9 @@ def objects_in(value: Any) -> Iterator[dict[str, Any]]:
             yield from objects_in(inner)
 
 
-@pytest.mark.parametrize("command", CALLS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] if name == "hunt" else []) for name in CALLS]
+)
 def test_every_line_meets_the_schema_and_is_of_one_sort(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,7 @@ def test_explain_leaves_out_what_was_before(capsys: pytest.CaptureFixture[str]) 
     assert len(times) < len(everything) - 1
 
 
+@pytest.mark.slow
 def test_reports_and_simulations_are_of_what_was_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ def test_json_has_the_fields_of_the_contract_and_nothing_else_is_on_stdout(
     assert "dispatcherMaxReadSizeBytes" in item["ignored_settings"]
 
 
+@pytest.mark.slow
 def test_many_at_a_time_print_the_same_as_one_after_the_other(
     mixed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +192,7 @@ def die(_order: object) -> None:
     os._exit(11)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_is_its_recording_s_result(monkeypatch: pytest.MonkeyPatch) -> None:
     (source,) = recordings_of(FAILOVER)
     order = command._Order(source, RECORDED, False, True, Selection([], []), recordings.LAST_LINE)

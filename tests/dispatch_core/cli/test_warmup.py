@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests" / "data"
 
@@ -54,6 +56,7 @@ RECORDINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_compile() -> None:
     """Run a fresh process on simulated logs and on recordings of real brokers."""
     env = {**os.environ, "NUMBA_DISABLE_JIT": "0"}

@@ -58,6 +58,7 @@ def test_another_rule_is_a_change() -> None:
     assert [answer.rule for answer in watch.held_now()] == ["unacked_limit_consumer"]
 
 
+@pytest.mark.slow
 def test_a_broker_is_watched_and_its_moments_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

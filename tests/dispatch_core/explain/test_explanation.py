@@ -113,6 +113,7 @@ def test_a_second_load_of_the_topic_knows_what_the_first_one_sent(tmp_path: Path
 # --- against the audit -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "level"), BOTH)
 def test_the_explanations_of_all_keys_hold_every_delivery_once(name: str, level: str) -> None:
     record, audit = known(name, level=level)
@@ -128,6 +129,7 @@ def test_the_explanations_of_all_keys_hold_every_delivery_once(name: str, level:
     assert delivered == Counter((row["seq"], f"{row['ledger_id']}:{row['entry_id']}") for row in keyed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ALL)
 def test_the_explanations_of_all_consumers_hold_every_delivery_once(name: str) -> None:
     record, audit = known(name)
@@ -141,6 +143,7 @@ def test_the_explanations_of_all_consumers_hold_every_delivery_once(name: str) -
     assert set(delivered.values()) == {1}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "level"), BOTH)
 def test_every_finding_of_the_samples_can_be_explained(name: str, level: str) -> None:
     """Explain a finding by its key, entries and consumers: the story covers it and gives the reason in its first lines."""
@@ -318,6 +321,7 @@ def test_moments_stand_in_the_order_of_the_log() -> None:
         assert [m.order for m in explanation.moments] == sorted(m.order for m in explanation.moments)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EVENTS, min_size=4, max_size=25), TYPES)
 def test_anything_in_a_log_can_be_explained(events: list[dict[str, Any]], subscription_type: str) -> None:

@@ -105,6 +105,7 @@ def long_history(tmp_path: Path, rounds: int) -> Explanation:
     return small(tmp_path, events, messages, {"key": "k"})
 
 
+@pytest.mark.slow
 def test_a_long_timeline_is_folded_and_bounded(tmp_path: Path) -> None:
     explanation = long_history(tmp_path, 200)
     assert len(explanation.moments) > 1500

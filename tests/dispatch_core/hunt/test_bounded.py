@@ -19,6 +19,9 @@ from dispatch_core.hunt.hunts import Aim, Every, Hunt, hunter_for, play_every
 from dispatch_core.hunt.search import AnyHunter, Hunter
 from dispatch_core.hunt.unkeyed import UnkeyedHunter
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 KEYS: Final = ("key-197", "key-215", "key-132")
 RANGE: Final = {"subscriptionKeySharedUseConsistentHashing": False}
 CLASSIC: Final = {"subscriptionKeySharedUseClassicPersistentImplementation": True}
@@ -124,6 +127,7 @@ def rows_of_the_page() -> list[tuple[str, dict[str, int]]]:
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("release", "expected"), rows_of_the_page())
 def test_the_page_says_all_that_seven_steps_can_break(release: str, expected: dict[str, int]) -> None:
     version, _, classic = release.partition(" ")

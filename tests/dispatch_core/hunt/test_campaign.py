@@ -24,6 +24,9 @@ from dispatch_core.hunt.hunts import SHRUNK_PER_CAUSE, Aim, Group, Hunt, hunter_
 from dispatch_core.hunt.schedule import parse
 from dispatch_core.hunt.search import Find
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 RANGE = "subscriptionKeySharedUseConsistentHashing=false"
 
 
@@ -144,6 +147,7 @@ def test_of_two_finds_of_a_cause_the_shorter_stays_and_both_count() -> None:
     assert (len(group.find.steps), group.keys, group.times, total.played) == (4, ("b",), 3, 30)
 
 
+@pytest.mark.slow
 def test_releases_are_compared_by_cause(stuck: Campaign, played: dict[str, Hunt]) -> None:
     """#24736 in 4.0.0 and mended in 4.2.4; the rewind that waits in both, by a longer schedule in 4.0.0."""
     rows = compare(stuck, played)

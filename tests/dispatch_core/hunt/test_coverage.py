@@ -12,6 +12,9 @@ import pytest
 
 from dispatch_core.hunt.coverage import Function, Watcher, jumps_of
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 def sign(value):
     if value > 0 and value < 10:
@@ -65,6 +68,7 @@ def test_who_watched_before_watches_again(module: ModuleType) -> None:
     assert sys.gettrace() is before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Failover", "Shared"])
 def test_rules_without_keys_are_watched_interpreted(kind: str) -> None:
     """In a process of its own; the same schedules reach the same."""

@@ -19,6 +19,9 @@ from dispatch_core.hunt.causes import table
 from dispatch_core.hunt.replayed import Replay
 from dispatch_core.hunt.search import Find, Hunter
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 KEYS = ("key-197", "key-215", "key-132")
 RANGE = {"subscriptionKeySharedUseConsistentHashing": False}
 RING = {"subscriptionKeySharedUseConsistentHashing": True}

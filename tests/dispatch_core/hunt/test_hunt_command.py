@@ -12,6 +12,9 @@ from dispatch_core.cli.main import main
 from dispatch_core.hunt.choices import ALSO
 from dispatch_core.hunt.schedule import GROUPS
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 RANGE = "subscriptionKeySharedUseConsistentHashing=false"
 
 
@@ -21,6 +24,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, l
     return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_find_has_a_log_scripts_and_a_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "hunt"
     code, (find, *others, totals) = rows_of(
@@ -78,6 +82,7 @@ def test_a_hunt_goes_on_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "is no hunt to resume" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["hunt", "--broker-version", "4.0.0", "--set", RANGE, "--schedules", "20000", "--seed", "3"])

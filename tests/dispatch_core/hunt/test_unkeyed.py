@@ -20,6 +20,9 @@ from dispatch_core.hunt.search import Hunter
 from dispatch_core.hunt.unkeyed import FailoverPlayer, SharedPlayer, UnkeyedHunter, player_of
 from dispatch_core.hunt.written_log import TOPIC
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 
 def profile(version: str, kind: str) -> Profile:
     return resolve(version, {}, subscription_type=kind, partition_index=0)
@@ -284,6 +287,7 @@ def test_the_command_hunts_failover(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*arguments, "--also", "races"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "version", "files"),
     [("Failover", "4.2.3", {"log", "report.md"}), ("Shared", "4.2.4", {"log", "report.md", "walk.py"})],

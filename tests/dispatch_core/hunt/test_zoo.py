@@ -56,6 +56,7 @@ def test_there_are_enough() -> None:
         assert known in names, known
 
 
+@pytest.mark.sampled(3)
 @by_name
 def test_each_release_gets_its_verdict(exhibit: Exhibit) -> None:
     found = {release: zoo.verdict(exhibit, release) for release in zoo.RELEASES}
@@ -75,6 +76,7 @@ def test_a_fault_is_mended_and_a_hole_is_not(exhibit: Exhibit) -> None:
         assert zoo.verdict(replace(exhibit, settings=classic), "4.2.4") == own(exhibit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "exhibit",
     [exhibit for exhibit in EXHIBITS if exhibit.name not in RARE],

@@ -122,6 +122,7 @@ def found(log: DispatcherLog, after: int, *, certain: bool) -> Counter[Any]:
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(folder.name for folder in RECORDINGS.iterdir()))
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.45, 0.6, 0.8])
 def test_nothing_is_certain_that_the_whole_log_has_not_and_what_is_pending_is_so(
@@ -157,6 +158,7 @@ def test_a_snapshot_proves_what_the_log_behind_it_does_not(name: str, share: flo
     assert {kind for kind, *_ in proven} == kinds
 
 
+@pytest.mark.slow
 def test_who_is_who_follows_from_what_is_sent_or_is_asked_for() -> None:
     known_pending, refusals = 0, []
     for share in np.linspace(0.1, 0.9, 17).tolist():

@@ -86,6 +86,7 @@ def test_a_disguised_log_has_no_name_of_the_log(capsys: pytest.CaptureFixture[st
     assert f"0x{key.hex()}" in written
 
 
+@pytest.mark.slow
 def test_names_that_decide_ownership_are_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, text, _ = _minimize(capsys, AT_RISK, "--out", tmp_path / "out", "--disguise", "--json")
     made = json.loads(text)
@@ -130,6 +131,7 @@ def test_what_is_there_is_not_overwritten(capsys: pytest.CaptureFixture[str], tm
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_names_of_a_log_break_no_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log = log_of(AWAY_AND_BACK)
     hostile = {"c1": 'a"b\\', "c2": '*/ \\u000a """', "c3": 'é\n\u202e"'}

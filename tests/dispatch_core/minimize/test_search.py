@@ -27,6 +27,7 @@ def _smallest(log: DispatcherLog, wanted: Wanted, budget_s: float = 60) -> Small
     return Search(log, wanted, budget_s=budget_s).run()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("folder", "kind", "most"),
     [(AWAY_AND_BACK, "stuck_key", 9), (AT_RISK, "split_key", 9), (LIMIT_OF_1, "stuck_subscription", 5)],

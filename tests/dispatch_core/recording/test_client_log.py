@@ -228,6 +228,7 @@ def test_a_truncated_file_is_kept_up_to_the_cut(tmp_path: Path) -> None:
     assert 0 < logs.counts.accepted < 200
 
 
+@pytest.mark.slow
 def test_nothing_in_a_file_raises(tmp_path: Path) -> None:
     random = Random(27)
     lost = {"disconnected_us": T_US + 3_000_000, "connected": False}

@@ -205,6 +205,7 @@ def test_the_footer_says_what_pyarrow_says():
             }
 
 
+@pytest.mark.slow
 def test_a_footer_changed_anywhere_gives_an_answer_or_says_why_not():
     data = packed(events(END, END | {"seq": 2}))
     size = int.from_bytes(data[-8:-4], "little")

@@ -94,6 +94,7 @@ def test_every_message_arrives(folder):
         assert row["source_line"] == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda folder: folder.name)
 @pytest.mark.parametrize("file", ["messages.jsonl.gz", "trace.jsonl.gz"])
 def test_block_size_and_line_by_line_change_nothing(folder, file):

@@ -89,7 +89,15 @@ def compare(log: DispatcherLog, folder: Path, rows: int) -> bool:
 
 @pytest.mark.parametrize("rows", [3, None], ids=["tiny", "random"])
 @pytest.mark.parametrize(
-    "group", ["recordings/4.2.4", "operations/4.0.0", "operations/4.2.4", "races", "verify", "cases"]
+    "group",
+    [
+        "recordings/4.2.4",
+        "operations/4.0.0",
+        "operations/4.2.4",
+        pytest.param("races", marks=pytest.mark.slow),
+        "verify",
+        "cases",
+    ],
 )
 def test_any_batches_give_what_the_whole_log_gives(
     group: str, rows: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

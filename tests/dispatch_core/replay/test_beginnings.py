@@ -113,6 +113,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_rows, "SLICE_ROWS", 100)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_a_recording_has_no_other_certain_finding(name: str, tmp_path: Path) -> None:
     logs = [recorded(name)]

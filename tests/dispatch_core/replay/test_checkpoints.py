@@ -241,6 +241,7 @@ def with_gap(log: DispatcherLog, first: int, second: int) -> DispatcherLog:
     return replace(log, events=pa.concat_tables([log.events.slice(0, first), gap, rest.events]))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize(("first", "second"), [(0.0, 0.3), (0.2, 0.3), (0.4, 0.7)])
 def test_behind_lost_lines_a_log_goes_on_from_the_checkpoint(name: str, first: float, second: float) -> None:
@@ -278,6 +279,7 @@ def test_what_is_split_behind_lost_lines_is_certain_where_the_checkpoint_shows_w
     assert (sent, False) in [(row["seqs"][0], row["uncertain"]) for row in there]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [20, 1000])
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_with_lost_lines_comes_in_batches(

@@ -77,6 +77,7 @@ def middle_us(log: DispatcherLog) -> int:
     return 1000 * int(times_ms[len(times_ms) // 2])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [7, 400])
 @pytest.mark.parametrize("skew_ms", SKEWS_MS)
 def test_a_boundary_among_entries_of_two_clocks_gives_what_the_whole_log_gives(

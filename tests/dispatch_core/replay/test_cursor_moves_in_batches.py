@@ -21,6 +21,7 @@ from tests.dispatch_core.replay.test_log_files import gathered, written
 DAY, NEXT = datetime(2026, 11, 23, tzinfo=UTC), datetime(2026, 11, 24, tzinfo=UTC)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("logged", [True, False])
 @pytest.mark.parametrize("rows", [40, 300])
 @pytest.mark.parametrize("folder", SAMPLES, ids=name_of)

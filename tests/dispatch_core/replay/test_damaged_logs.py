@@ -58,6 +58,7 @@ def damage(trace: Trace, chance: random.Random) -> None:
             line["kind"] = chance.choice(trace[1:])["kind"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_damaged_log_is_replayed_to_the_end(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

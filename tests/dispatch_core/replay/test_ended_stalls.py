@@ -116,6 +116,7 @@ def test_the_command_line_finds_it(
     assert verdict["verdict"] == "FAIL"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [3, 20, 10_000])
 @pytest.mark.parametrize("kind", TYPES)
 def test_each_interval_that_it_reaches_into_has_it(

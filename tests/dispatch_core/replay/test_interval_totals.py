@@ -37,6 +37,7 @@ def made_up(folder: Path) -> DispatcherLog:
     return read(write(folder / "a" / "b", stored, numbered(events), format="pulsar-consumer-events"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [1, 7, 100])
 @pytest.mark.parametrize("name", [*sorted(path.name for path in RECORDINGS.iterdir()), "made up"])
 def test_batches_give_what_the_whole_log_gives(tmp_path: Path, name: str, rows: int) -> None:

@@ -87,6 +87,7 @@ def small_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return rows
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOGS)
 def test_batches_give_what_the_whole_log_gives(name: str, small_batches: int, tmp_path: Path) -> None:
     log = recorded(name)
@@ -100,6 +101,7 @@ def test_batches_give_what_the_whole_log_gives(name: str, small_batches: int, tm
         assert in_batches[table] == whole[table], table
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("share", [0.3, 0.7])
 @pytest.mark.parametrize(
     ("in_files", "in_one"),
@@ -119,6 +121,7 @@ def test_a_log_that_grows_is_judged_alike_in_batches(
         assert batches[table] == whole[table].to_pylist(), table
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOGS)
 def test_a_batch_of_many_row_groups_may_have_texts_in_some_of_them_only(name: str, tmp_path: Path) -> None:
     """Columns in which a row group has no value are not read of it: the others' texts come as dictionaries."""
@@ -305,6 +308,7 @@ def with_redeliveries(log: DispatcherLog, before: DispatcherLog, count: int) -> 
     return replace_events(log, [line | {"seq": seq} for seq, line in numbered])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOGS[:4])
 def test_incarnations_give_what_they_give_as_whole_logs(
     name: str, small_batches: int, tmp_path: Path

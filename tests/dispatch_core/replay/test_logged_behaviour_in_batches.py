@@ -251,6 +251,7 @@ def test_a_limit_may_hold_for_a_second_before_its_line(judge: Any, what: str) ->
         )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", ["entry_filter", "replicated_subscription"])
 @pytest.mark.parametrize("kind", ["Failover", "Exclusive", "Shared"])
 def test_what_is_left_out_less_than_a_second_before_the_line_is_uncertain(

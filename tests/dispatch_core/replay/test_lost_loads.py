@@ -220,6 +220,7 @@ def test_an_entry_may_have_been_sent_in_lost_lines_before_a_later_one_of_its_key
     assert "out_of_order" in certain(found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("subscription_type", TYPES)
 @pytest.mark.parametrize("lost", [*LOST, "rows at the end"])

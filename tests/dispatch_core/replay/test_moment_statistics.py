@@ -87,6 +87,7 @@ def small(tmp_path: Path) -> Small:
     return made
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name", [DRAIN, CLASSIC, PREVIEW, SHARED, "operations/4.2.4/shared-0012-classic-quiet"]
 )
@@ -133,6 +134,7 @@ def test_a_trace_of_failover_gives_the_permits_that_the_broker_wrote_down(name: 
     assert compared >= 5
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_without_a_trace_a_known_value_is_that_of_the_trace(name: str) -> None:
     """In silences values are known, and right; at busy moments fewer are, and they are right, too."""

@@ -69,6 +69,7 @@ def test_a_drift_is_counted_and_breaks_completeness_if_the_policy_says_so(log: D
     assert promise.top_findings == (row["explanation"],)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [50, 1000])
 def test_a_trace_in_batches_has_the_same_findings(
     log: DispatcherLog, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -61,6 +61,7 @@ def windows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fold.AuditFold.__init__, "__kwdefaults__", defaults)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("windows")
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_three_intervals_of_a_recording(name: str, tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def with_checkpoints(log: DispatcherLog, every: int) -> DispatcherLog:
     return replace(log, events=pa.Table.from_pylist(numbered, schema=log.events.schema))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [RECORDINGS[0], RECORDINGS[2]])
 def test_checkpoints_headers_and_ended_ownership_are_not_gathered(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -184,6 +186,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return state.data
 
 
+@pytest.mark.slow
 def test_a_state_is_read_in_another_process(kept: bytes, tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(kept)
     program = (

@@ -74,6 +74,7 @@ def compare(
             assert in_batches[table] == whole[table].to_pylist(), table
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "rows"), some(itertools.product(SAMPLES, SIZES), 9))
 def test_batches_give_what_the_whole_trace_gives(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +82,7 @@ def test_batches_give_what_the_whole_trace_gives(
     compare(traced(name), tmp_path, monkeypatch, rows)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "name",
     [
@@ -134,6 +136,7 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 NAMES_ACKS = ("races/4.0.0/soak-80453-ch-racing", "races/4.2.4/soak-80210-classic-range-quiet")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted({*some(SAMPLES, 7), *NAMES_ACKS}))
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -154,7 +157,11 @@ def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("designed-failover-modulo-p1", 5), ("designed-rolling-restart-classic-ch", 600)]
+    ("name", "least"),
+    [
+        ("designed-failover-modulo-p1", 5),
+        pytest.param("designed-rolling-restart-classic-ch", 600, marks=pytest.mark.slow),
+    ],
 )
 def test_entries_leave_memory_while_the_log_goes_on(
     name: str,

@@ -48,6 +48,7 @@ def window_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)
 def test_entries_of_before_the_subscription_leave_the_window(
     name: str, window_sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -202,6 +202,7 @@ def test_nothing_is_left_over(tmp_path: Path) -> None:
     assert made(tmp_path, churn="random").unacknowledged == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "rule",
     [{}, {"broker_version": "3.0.17"}, {"subscription_type": "Failover"}],

@@ -53,6 +53,7 @@ LOADS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_every_decision_is_exact(rule: dict[str, Any], load: dict[str, Any], tmp_path: Path) -> None:

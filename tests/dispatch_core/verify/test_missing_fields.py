@@ -13,6 +13,7 @@ from tests.sample import some
 FOLDERS = {**RULES, "failover": RING}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rule", some(FOLDERS, 2))
 def test_a_field_may_be_null(rule: str, tmp_path: Path) -> None:
     trace = t.raw(FOLDERS[rule])

@@ -70,6 +70,7 @@ def without_findings(tally: Tally) -> dict[str, Any]:
     return {name: value for name, value in tally.as_json().items() if name not in made_of_findings}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_batches_of_any_size_give_the_same_decisions(name: str, rows: int) -> None:

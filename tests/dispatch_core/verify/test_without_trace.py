@@ -119,6 +119,7 @@ def without_lines(log: DispatcherLog, rows: list[int]) -> DispatcherLog:
     return replace(log, events=pa.Table.from_pylist(lines, schema=log.events.schema))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [DRAINING, STICKY, RANGE])
 def test_a_consumer_that_asked_for_nothing_is_sent_nothing_whoever_joins_meanwhile(name: str) -> None:
     log = recorded(name)
@@ -204,6 +205,7 @@ def sent_too_early(log: DispatcherLog) -> int:
     return sum(row["kind"] == "divergence" and "joined later" in row["explanation"] for row in rows)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("back_us", [20_000, 3_600_000_000])
 @pytest.mark.parametrize("version", ["4.0.0-preview.1", None])
 def test_a_recently_joined_consumer_that_did_not_wait_is_found_behind_a_clock_that_went_back(
@@ -216,6 +218,7 @@ def test_a_recently_joined_consumer_that_did_not_wait_is_found_behind_a_clock_th
     assert sent_too_early(set_back(log, 5, back_us)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back_us", [100_000, 300_000_000])
 def test_reads_when_a_consumer_joined_are_not_known_behind_a_clock_that_went_back(back_us: int) -> None:
     log = recorded(CLASSIC)

@@ -64,6 +64,7 @@ def counting_orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield tried
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_the_orders_tried_are_bounded(recording: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = read(DATA / recording)
@@ -85,6 +86,7 @@ def test_the_orders_tried_are_bounded(recording: str, monkeypatch: pytest.Monkey
     assert found >= 3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_wrong_rule_takes_at_most_three_times_as_long(recording: str) -> None:
     """Processor time, in one of three runs: the machine may be busy."""

@@ -48,6 +48,7 @@ def test_nothing_is_moved_to_the_classic_dispatcher_or_to_an_older_release(tmp_p
             assert change.rules.broker_version is None or change.rules.broker_version > release
 
 
+@pytest.mark.slow
 def test_the_draining_hashes_are_advised_to_who_runs_the_classic_dispatcher() -> None:
     found = advice(read(CLASSIC), range(3))
     assert found.needed
@@ -67,6 +68,7 @@ def test_the_draining_hashes_are_advised_to_who_runs_the_classic_dispatcher() ->
     valid_lines("advise", json.dumps(as_json(found)))
 
 
+@pytest.mark.slow
 def test_of_a_clean_log_nothing_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError
@@ -91,6 +93,7 @@ def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
     valid_lines("advise", json.dumps(as_json(found)))
 
 
+@pytest.mark.slow
 def test_a_change_that_does_not_help_is_not_advised_on_a_page() -> None:
     found = replace(advice(read(CLASSIC), range(1)), prevents=())
     shown = for_page([found], "x")
@@ -100,12 +103,14 @@ def test_a_change_that_does_not_help_is_not_advised_on_a_page() -> None:
     assert shown.effects == ""
 
 
+@pytest.mark.slow
 def test_only_what_happens_from_a_time_on_is_to_be_prevented() -> None:
     log_read = read(CLASSIC)
     last_us = int(log_read.events["t_us"][-1].as_py())
     assert not advice(log_read, range(1), from_us=last_us).needed
 
 
+@pytest.mark.slow
 def test_what_the_control_leaves_unsent_is_no_reason_against_a_change() -> None:
     (log,) = read_recording(find_recordings([str(CLASSIC)])[0]).logs
     row = advice(log, range(5), alternatives=False).prevents[0].row
@@ -120,12 +125,14 @@ def test_what_the_control_leaves_unsent_is_no_reason_against_a_change() -> None:
     assert against(replace(row, outcomes=unsent, control=as_control), "a fault", stays=False) is None
 
 
+@pytest.mark.slow
 def test_a_change_that_leaves_the_fault_in_place_is_not_advised() -> None:
     (log,) = read_recording(find_recordings([str(CLASSIC)])[0]).logs
     row = advice(log, range(3), alternatives=False).prevents[0].row
     assert against(row, "a rule lets this happen", stays=True) == "a rule lets this happen, and that stays so"
 
 
+@pytest.mark.slow
 def test_without_a_known_fault_the_recorded_rules_have_to_show_the_violations() -> None:
     (log,) = read_recording(find_recordings([str(CLASSIC)])[0]).logs
     row = advice(log, range(3), alternatives=False).prevents[0].row
@@ -165,6 +172,7 @@ def test_sticky_consumers_have_no_ordering_rule_and_auto_split_ones_have() -> No
     assert order_fault(resolve("4.2.4", subscription_type="Failover")) is None
 
 
+@pytest.mark.slow
 def test_the_command_prints_lines_of_its_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", "--json", "--seeds", "2", str(DRAINING), str(CLASSIC)]) == 1
     lines = valid_lines("advise", capsys.readouterr().out)

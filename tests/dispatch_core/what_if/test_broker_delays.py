@@ -226,6 +226,7 @@ def test_a_moment_of_a_broker_that_starts_is_slower_than_its_start(drained: Reco
 # --- what the search may cost ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("entries", [1, 300, 5_000, 60_000, 400_000, 1_300_000])
 def test_a_search_costs_no_more_than_its_bound_whatever_the_size(drained: RecordedLoad, entries: int) -> None:
     """The first simulation always runs; no further one runs once the bound is reached."""

@@ -181,6 +181,7 @@ def classic() -> DispatcherLog:
     return read(CLASSIC)
 
 
+@pytest.mark.slow
 def test_the_recorded_rules_do_what_was_recorded_and_draining_hashes_keep_order(
     classic: DispatcherLog,
 ) -> None:
@@ -194,6 +195,7 @@ def test_the_recorded_rules_do_what_was_recorded_and_draining_hashes_keep_order(
     assert draining.simulated.messages + draining.simulated.never_sent == 720
 
 
+@pytest.mark.slow
 def test_what_happens_from_a_time_on_is_measured_and_all_is_simulated(classic: DispatcherLog) -> None:
     """First deliveries before and after a time are all of them; none that was sent before it counts as never sent."""
     assert classic.start_t_us is not None
@@ -211,6 +213,7 @@ def test_what_happens_from_a_time_on_is_measured_and_all_is_simulated(classic: D
     assert (end.never_sent, end.until_us) == (all_of_it.never_sent, all_of_it.until_us)
 
 
+@pytest.mark.slow
 def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: DispatcherLog) -> None:
     """A pickled case and profile give a pickled outcome, as in a Spark task, the same every time."""
     case, profile = compare.case_of(classic), named("range").profile_for(classic)
@@ -222,6 +225,7 @@ def test_every_simulation_is_a_call_of_its_own_that_can_be_sent_away(classic: Di
     assert first.outcomes[0].measures == here.measures
 
 
+@pytest.mark.slow
 def test_to_whom_entries_were_sent_is_never_read(classic: DispatcherLog) -> None:
     """The same load whose deliveries name other consumers gives the same simulation."""
     sent = np.array([kind == "sent" for kind in classic.events["kind"].to_pylist()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def test_without_deliveries_nothing_has_changed(tmp_path: Path) -> None:
     assert affinity(tmp_path, [added(1, name="c1")], 1) == KeyAffinity()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 8)), max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_as_a_plain_count(tmp_path_factory: object, deliveries: list[tuple[int, int]]) -> None:

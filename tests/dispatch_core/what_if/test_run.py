@@ -45,6 +45,7 @@ def log_of(path: Path) -> DispatcherLog:
     return stripped(log)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
 def test_under_the_recorded_rules_it_is_as_recorded(path: Path) -> None:
     log = log_of(path)
@@ -58,6 +59,7 @@ def test_under_the_recorded_rules_it_is_as_recorded(path: Path) -> None:
     assert (findings(again) == findings(log)) == alike
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", some(SAMPLES, 2), ids=some(SAMPLE_IDS, 2))
 def test_what_is_simulated_is_a_log_that_the_rules_would_have_made(path: Path) -> None:
     """The replay without a trace does not know of the simulation and judges every delivery by the rules."""
@@ -74,6 +76,7 @@ def test_what_is_simulated_is_a_log_that_the_rules_would_have_made(path: Path) -
     assert row["divergent"] == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", KEY_SHARED)
 @pytest.mark.parametrize(
     ("version", "changed"),
@@ -108,6 +111,7 @@ def test_the_defect_of_classic_rules_is_predicted_and_its_cure_too() -> None:
     assert violations({CLASSIC: False}) == 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
     load = load_of(log_of(DATA / "recordings" / KEY_SHARED[0]))
     assert load.profile is not None
@@ -119,6 +123,7 @@ def test_the_same_seed_gives_the_same_log_and_another_one_another() -> None:
     assert not first.equals(other)
 
 
+@pytest.mark.slow
 def test_clients_can_be_put_under_rules_of_another_subscription_type() -> None:
     """Failover to Key_Shared and back: what is simulated is a log of the other type that its rules would have made."""
     failover = log_of(DATA / "recordings" / "4.2.4/designed-failover-modulo-p1")
@@ -132,6 +137,7 @@ def test_clients_can_be_put_under_rules_of_another_subscription_type() -> None:
         assert row["divergent"] == 0
 
 
+@pytest.mark.slow
 def test_key_shared_is_not_simulated_as_shared() -> None:
     log = log_of(DATA / "recordings" / KEY_SHARED[0])
     shared = replace(log, header={**log.header, "subscription_type": "Shared"})

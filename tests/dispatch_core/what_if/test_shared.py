@@ -39,6 +39,7 @@ def predicted(log: DispatcherLog, rules: RuleSet, seeds: int = 2) -> Row:
     return row
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("folder", RECORDED_BY_BROKERS, ids=lambda folder: folder.name)
 def test_under_the_recorded_rules_it_is_as_recorded(folder: Path) -> None:
     row = predicted(log_of(folder), RECORDED, seeds=1)
@@ -49,6 +50,7 @@ def test_under_the_recorded_rules_it_is_as_recorded(folder: Path) -> None:
     assert row.simulated.never_sent == row.recorded.never_sent
 
 
+@pytest.mark.slow
 def test_of_its_order_nothing_is_predicted(log: DispatcherLog) -> None:
     row = predicted(log, named("classic-shared"))
     assert row.not_measured == NO_ORDER
@@ -65,6 +67,7 @@ def test_the_size_of_turns_changes_who_gets_what(tmp_path: Path) -> None:
     assert (row.same_first_consumer or 0) < 0.5
 
 
+@pytest.mark.slow
 def test_priority_levels_count(log: DispatcherLog) -> None:
     row = predicted(log, with_priorities(RECORDED, {"consumer-1": 0, "*": 1}))
     assert row.simulated is not None
@@ -74,6 +77,7 @@ def test_priority_levels_count(log: DispatcherLog) -> None:
     assert not [text for text in row.warnings if "priority" in text]
 
 
+@pytest.mark.slow
 def test_key_shared_would_keep_the_order(log: DispatcherLog) -> None:
     row = predicted(log, named("ch"))
     assert "4.2.4 sticky key" in row.profile
@@ -91,6 +95,7 @@ def test_the_matrix_has_the_rules_of_shared(log: DispatcherLog) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_key_shared_does_not_become_shared() -> None:
     (row,) = rows_of(log_of(KEY_SHARED), [named("shared")], seeds=range(1))
     assert row.problem is not None

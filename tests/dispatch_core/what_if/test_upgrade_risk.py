@@ -199,6 +199,7 @@ def test_a_part_without_a_prediction_leaves_the_sum_of_the_others() -> None:
     assert "no header" in row["not_judged"]
 
 
+@pytest.mark.slow
 def test_2000_dispatchers_of_partitioned_topics_are_a_smaller_page(rows: list[dict[str, Any]]) -> None:
     found = [
         part
@@ -229,6 +230,7 @@ def test_people_are_shown_the_worst_and_the_counts(rows: list[dict[str, Any]]) -
     assert text.splitlines()[-1] == "and 298 more, 50 of them better, which --json and the page list"
 
 
+@pytest.mark.slow
 def test_the_command_compares_recordings_and_writes_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.slow
 def test_json_sets_recorded_and_simulated_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--set", "subscriptionKeySharedUseClassicPersistentImplementation=false", "--seeds", "2"]
     assert main(["what-if", "--json", *arguments, str(CLASSIC)]) == 0
@@ -68,6 +69,7 @@ def test_json_sets_recorded_and_simulated_side_by_side(capsys: pytest.CaptureFix
     assert found["over_seeds"]["order_violations"] == [0, 0]
 
 
+@pytest.mark.slow
 def test_from_leaves_out_what_happened_before(capsys: pytest.CaptureFixture[str]) -> None:
     """The restarts of this recording are over in its last half second."""
     main(["what-if", "--json", "--seeds", "1", "--from", "2026-11-21T08:24:24.400Z", str(CLASSIC)])
@@ -78,6 +80,7 @@ def test_from_leaves_out_what_happened_before(capsys: pytest.CaptureFixture[str]
     assert "--from is later than --to" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_people_see_the_recorded_rules_and_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--rules", "ch", "--seeds", "1", str(CLASSIC)]) == 0
     title, about, *_ = capsys.readouterr().out.splitlines()
@@ -87,6 +90,7 @@ def test_people_see_the_recorded_rules_and_the_time(capsys: pytest.CaptureFixtur
     )
 
 
+@pytest.mark.slow
 def test_people_see_the_worst_dispatcher_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of three dispatchers two fail, the second of them worse."""
     for name, source in (("a", ROLLING), ("b", DRAIN), ("c", CLASSIC)):
@@ -116,6 +120,7 @@ def test_the_same_arguments_print_the_same(capsys: pytest.CaptureFixture[str]) -
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_the_matrix_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["what-if", "--matrix", "--seeds", "1", str(CLASSIC)]) == 1
     out = capsys.readouterr().out

@@ -16,6 +16,9 @@ from spark_jobs.hunt.hunt_releases import hunt_releases, kept_hunt, main
 from spark_jobs.location import Location
 from spark_jobs.one_process import one_process
 
+#: The first hunt of an installation compiles for more than a minute.
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

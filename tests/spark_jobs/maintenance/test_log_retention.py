@@ -202,6 +202,7 @@ def test_earlier_intervals_are_refused_with_the_first_one_that_can_be_computed(
     recompute(spark, Location.of(home.landing), Location.of(home.warehouse), [span(3)], limits=LimitRules())
 
 
+@pytest.mark.slow
 def test_rows_that_come_late_are_not_used_and_named(
     spark: SparkSession, logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_dry_run_changes_nothing(home: Home) -> None:
     assert Ledger(home.warehouse).logs_from() is None
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("commits", range(5))
 def test_a_removal_that_died_goes_on(
     spark: SparkSession, home: Home, whole: Home, monkeypatch: pytest.MonkeyPatch, commits: int
@@ -266,6 +268,7 @@ def test_a_removal_that_died_goes_on(
     )
 
 
+@pytest.mark.slow
 def test_without_a_usable_snapshot_everything_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = home.rows()
     monkeypatch.setattr("spark_jobs.replay.earlier_snapshots.core_digest", lambda: "another version")

@@ -22,6 +22,7 @@ def landed_contents(landing: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in landed_files(landing, SPAN)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("point", [1, 6, 13, 21, 36, 40, 45])
 def test_a_pull_killed_at_a_point_is_taken_up(tmp_path: Path, point: int) -> None:
     pull(SAMPLE, tmp_path / "undisturbed", SPAN.start)

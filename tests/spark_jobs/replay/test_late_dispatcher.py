@@ -198,6 +198,7 @@ def test_a_late_file_of_a_new_dispatcher_recomputes_that_dispatcher_only(
         assert topics_in(now - files[name]) == {LATE}
 
 
+@pytest.mark.slow
 def test_late_lines_of_an_old_dispatcher_recompute_it_and_what_comes_later_goes_on(
     spark: SparkSession, home: Home, logs: Path, at_once: Home
 ) -> None:
@@ -231,6 +232,7 @@ def test_late_lines_of_an_old_dispatcher_recompute_it_and_what_comes_later_goes_
     assert_same(home, at_once)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", ["removed", "unknown", "settings", "snapshots"])
 def test_results_stay_only_if_they_are_there_and_would_be_the_same(
     what: str, spark: SparkSession, home: Home, logs: Path, at_once: Home
@@ -254,6 +256,7 @@ def test_results_stay_only_if_they_are_there_and_would_be_the_same(
         assert_same(home, at_once)
 
 
+@pytest.mark.slow
 def test_a_run_that_died_between_two_tables_is_done_again_for_all(
     spark: SparkSession, home: Home, logs: Path, at_once: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +277,7 @@ def test_a_run_that_died_between_two_tables_is_done_again_for_all(
     assert_same(home, at_once)
 
 
+@pytest.mark.slow
 def test_what_a_later_stage_added_does_not_stay(
     spark: SparkSession, home: Home, logs: Path, at_once: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +296,7 @@ def test_what_a_later_stage_added_does_not_stay(
     assert_same(home, at_once)
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_another_interval_kept_is_found_where_it_is_now(
     spark: SparkSession, at_once: Home, tmp_path: Path
 ) -> None:

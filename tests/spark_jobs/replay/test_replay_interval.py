@@ -105,6 +105,7 @@ def test_a_dispatcher_that_fails_or_kills_its_worker_stops_no_other_and_leaves_i
     assert tables_of(warehouse) == tables_of(sample.warehouse)
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_killed_and_run_again_gives_the_same_tables(
     spark: SparkSession, sample: Home, tmp_path: Path
 ) -> None:

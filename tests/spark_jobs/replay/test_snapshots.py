@@ -20,7 +20,7 @@ from tests.spark_jobs.orders import Home, assert_same, cut, span
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 INTERVALS = 3
 

@@ -107,6 +107,7 @@ def test_a_run_that_was_recorded_late_is_no_state_of_then(home: Home) -> None:
 states = st.dictionaries(st.sampled_from([A, B, TOPIC]), st.sampled_from("12"), max_size=3)
 
 
+@pytest.mark.slow
 @given(st.lists(states, min_size=2, max_size=6))
 def test_each_earlier_state_is_compared_with_now(
     tmp_path_factory: pytest.TempPathFactory, history: list[dict[Group, str]]

@@ -44,6 +44,7 @@ def judged(sample: Home, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_reports_and_alerts_show_the_advice_and_the_command(
     spark: SparkSession, sample: Home, judged: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_reports_and_alerts_show_the_advice_and_the_command(
     assert [topic for topic, other in alerts.items() if other.advice is not None] == [CLASSIC[1]]
 
 
+@pytest.mark.slow
 def test_the_command_of_an_advice_proves_it(
     sample: Home, judged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.spark
 SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
 
 
+@pytest.mark.slow
 def test_tasks_predict_what_one_process_predicts(spark: SparkSession, sample: Home) -> None:
     rules = [named("ch"), named("classic-ch")]
     found = what_if(spark, sample.warehouse, sample.span, rules, seeds=1).to_pylist()

@@ -38,6 +38,7 @@ SAMPLE = Path(__file__).parents[2] / "data" / "recordings"
 CLASSIC = "subscriptionKeySharedUseClassicPersistentImplementation=true"
 
 
+@pytest.mark.slow
 def test_tasks_compare_as_one_process_does(spark: SparkSession, sample: Home) -> None:
     wanted = risk_request("5.0.1", seeds=1)
     found = dispatchers(spark, sample.warehouse, sample.span)
@@ -74,6 +75,7 @@ def test_the_files_are_written_as_a_whole(spark: SparkSession, sample: Home, tmp
     assert 'href="upgrade-risk.html"' in (out / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_range_of_intervals_has_the_dispatchers_of_each(
     spark: SparkSession, sample: Home, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_prediction_says_that_it_is_of_a_proposal(log: DispatcherLog) -> None:
     assert not any("proposal" in warning for warning in released.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "settings", "name"),
     [

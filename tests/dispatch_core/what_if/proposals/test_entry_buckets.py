@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_buckets_are_dealt_evenly_in_the_order_of_names(
     assert owners == sorted(owners, key=lambda number: (names[number], number))
 
 
+@pytest.mark.slow
 @given(COUNTS, st.integers(1, 30))
 def test_what_a_change_reports_is_what_has_another_owner(buckets: int, consumers: int) -> None:
     selector = EntryBucketSelector(buckets)
@@ -90,6 +92,7 @@ def holders_at_once(log: DispatcherLog, buckets: int) -> tuple[int, set[int]]:
     return most, consumers
 
 
+@pytest.mark.slow
 def test_a_bucket_has_one_consumer_at_a_time_and_moves_when_that_has_answered(tmp_path: Path) -> None:
     """The rolling restart of four consumers moves buckets; keys stay in order, though the queue behind them is long."""
     log = simulated(tmp_path, churn="rolling-restart", messages=1500, ack_us=30_000)

@@ -146,6 +146,7 @@ def test_what_a_crashed_consumer_had_goes_behind_what_was_diverted(tmp_path: Pat
     assert kinds["double_outstanding"] == kinds["duplicate_after_ack"] == 0
 
 
+@pytest.mark.slow
 def test_the_tipping_point_of_the_proposal() -> None:
     """20 consumers, 2,500 messages a second, 125 of them for the stuck one: normal reads stop after about 160 s."""
     scenario = Scenario(
