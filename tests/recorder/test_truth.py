@@ -62,53 +62,73 @@ def test_again_while_it_is_in_hand() -> None:
 def test_an_entry_is_refused_as_a_whole() -> None:
     batch = [
         Step(0, "joined", "c1"),
-        *(Step(at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
-        Step(3, "nacked", "c1", (3, 1), 2, "k", 2),
+        *(Step(at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
+        Step(3, "nacked", "c1", (3, 1), 1, "k", 2),
     ]
-    again = [Step(3 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)]
+    again = [Step(3 + at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)]
     assert not truth([*batch, *again]).repeated
-    assert truth([*batch, *again, Step(9, "received", "c1", (3, 1), 1, "k", 1)]).repeated
+    assert truth([*batch, *again, Step(9, "received", "c1", (3, 1), 0, "k", 1)]).repeated
 
 
 def test_each_refusal_of_a_message_of_an_entry_may_send_it_again() -> None:
     """The second request is on its way when the first one's messages come."""
     batch = [
         Step(0, "joined", "c1"),
-        *(Step(at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
-        *(Step(2 + at, "nacked", "c1", (3, 1), at, "k", at) for at in (1, 2)),
-        *(Step(4 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
-        *(Step(6 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        *(Step(at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
+        *(Step(2 + at, "nacked", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
+        *(Step(4 + at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
+        *(Step(6 + at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
     ]
     assert not truth(batch).repeated
-    assert truth([*batch, Step(9, "received", "c1", (3, 1), 1, "k", 1)]).again_in_hand == {((3, 1), 1)}
+    assert truth([*batch, Step(9, "received", "c1", (3, 1), 0, "k", 1)]).again_in_hand == {((3, 1), 0)}
 
 
 def test_an_acknowledgement_behind_a_request_for_its_entry_may_come_too_late() -> None:
     batch = [
         Step(0, "joined", "c1"),
-        *(Step(at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
-        Step(3, "nacked", "c1", (3, 1), 2, "k", 2),
-        Step(4, "acked", "c1", (3, 1), 1, "k", 1),
-        *(Step(4 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        *(Step(at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
+        Step(3, "nacked", "c1", (3, 1), 1, "k", 2),
+        Step(4, "acked", "c1", (3, 1), 0, "k", 1),
+        *(Step(4 + at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
     ]
     assert not truth(batch).repeated
-    again = Step(9, "received", "c1", (3, 1), 1, "k", 1)
-    assert truth([*batch, Step(8, "acked", "c1", (3, 1), 1, "k", 1), again]).after_ack == {((3, 1), 1)}
+    again = Step(9, "received", "c1", (3, 1), 0, "k", 1)
+    assert truth([*batch, Step(8, "acked", "c1", (3, 1), 0, "k", 1), again]).after_ack == {((3, 1), 0)}
 
 
 def test_the_rest_of_a_batch_is_refused_with_its_first_message() -> None:
-    """Message 2 waits in the client's queue while the first one is refused."""
+    """The second message waits in the client's queue while the first one is refused."""
     batch = [
         Step(0, "joined", "c1"),
-        Step(1, "received", "c1", (3, 1), 1, "k", 1),
-        Step(2, "nacked", "c1", (3, 1), 1, "k", 1),
-        Step(3, "received", "c1", (3, 1), 2, "k", 2),
-        Step(4, "acked", "c1", (3, 1), 2, "k", 2),
-        *(Step(4 + at, "received", "c1", (3, 1), at, "k", at) for at in (1, 2)),
+        Step(1, "received", "c1", (3, 1), 0, "k", 1),
+        Step(2, "nacked", "c1", (3, 1), 0, "k", 1),
+        Step(3, "received", "c1", (3, 1), 1, "k", 2),
+        Step(4, "acked", "c1", (3, 1), 1, "k", 2),
+        *(Step(4 + at, "received", "c1", (3, 1), at - 1, "k", at) for at in (1, 2)),
     ]
     assert not truth(batch).repeated
-    again = [Step(7, "acked", "c1", (3, 1), 2, "k", 2), Step(8, "received", "c1", (3, 1), 2, "k", 2)]
-    assert truth([*batch, *again]).after_ack == {((3, 1), 2)}
+    again = [Step(7, "acked", "c1", (3, 1), 1, "k", 2), Step(8, "received", "c1", (3, 1), 1, "k", 2)]
+    assert truth([*batch, *again]).after_ack == {((3, 1), 1)}
+
+
+def test_the_java_client_asks_for_the_entry_behind_a_refused_one() -> None:
+    """The first message behind the refused ones leaves its queue, so it asks for this entry, too, and gets it again."""
+
+    def received(entry: int, index: int, at: int, consumer: str = "c1") -> Step:
+        return Step(at, "received", consumer, (3, entry), index, "k")
+
+    refused = [Step(0, "joined", "c1"), received(1, 0, 1), Step(2, "nacked", "c1", (3, 1), 0, "k")]
+    behind = [received(2, 1, 3), received(3, 0, 4)]
+    again = [received(1, 0, 5), received(1, 1, 6), received(2, 0, 7), received(2, 1, 8)]
+    seen_all = truth([*refused, *behind, *again])
+    assert (seen_all.out_of_order, seen_all.repeated) == (set(), False)
+    assert seen_all.doubtful == {("c1", "k", (3, 1)), ("c1", "k", (3, 2))}
+    whole = truth([*refused, received(2, 0, 3), *behind, *again])
+    assert whole.out_of_order == {("c1", "k", (3, 2))}, "its first message had come: nobody had asked for it"
+    assert whole.again_in_hand == {((3, 2), 0), ((3, 2), 1)}
+    acked = [Step(0, "joined", "c2"), received(2, 0, 0, "c2"), Step(0, "acked", "c2", (3, 2), 0, "k")]
+    rest = truth([*acked, *refused, *behind, *again])
+    assert rest.out_of_order == {("c1", "k", (3, 2))}, "the broker leaves out what was acknowledged"
 
 
 def test_the_rest_of_a_batch_came_with_its_first_message() -> None:

@@ -15,6 +15,10 @@ less than ``_UNSENT_NS`` later, or if the message came from before a reload. It 
 asked for its entry again before, as it does when it refuses another message of the batch, also one that it received before
 the acknowledged one.
 
+The Java client asks for more than its user refused: it takes the messages of a refused entry out of its queue, with the
+first message behind them, and asks for that entry, too (ConsumerImpl.removeExpiredMessagesFromQueue). A batch that begins
+behind a message which was never acknowledged was asked for again in this way, and counts as refused.
+
 After a reload the cursor starts from what the broker had kept: the first step back of each consumer is that rewind, and
 messages that come after their acknowledgement are counted apart. Failover and Exclusive rewind when a consumer comes or
 goes.
@@ -112,6 +116,7 @@ class _Observer:
         self._may_rewind: set[str] = set()
         self._single_active = False
         self._acked: dict[Message, int] = {}  # message: how many reloads there had been
+        self._ever_acked: set[Message] = set()  # also by acks that do not count
         self._given_in: dict[tuple[str, Message], int] = {}  # by consumer, as above
         self._published: set[Message] = set()
         self._seen: set[Message] = set()
@@ -164,6 +169,8 @@ class _Observer:
         begins = self._count_entry(name, message)
         if begins:
             self._refused_in_part.discard((name, step.position))
+            if any((step.position, index) not in self._ever_acked for index in range(step.batch_index)):
+                self._ask_again(name, step.position)
         keyed = step.key != ""  # other messages have no order
         if keyed and step.position < self._given[name].get(step.key, step.position):
             if (name, step.position) in self._refused:
@@ -199,6 +206,7 @@ class _Observer:
         self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
 
     def _ack(self, step: Step) -> None:
+        self._ever_acked.add(_message(step))
         in_hand = self._unacknowledged.get(step.consumer, {}).pop(_message(step), None) is not None
         given_now = self._given_in.get((step.consumer, _message(step))) == self.truth.reloads
         if step.t_ns not in self._unsent_acks and given_now and in_hand:
@@ -208,8 +216,11 @@ class _Observer:
         unacknowledged = self._unacknowledged.get(step.consumer, {})
         for message in [message for message in unacknowledged if message[0] == step.position]:
             del unacknowledged[message]  # the broker sends all messages of an entry again
-        self._refused[step.consumer, step.position] += 1
-        self._refused_in_part.add((step.consumer, step.position))
+        self._ask_again(step.consumer, step.position)
+
+    def _ask_again(self, name: str, position: Position) -> None:
+        self._refused[name, position] += 1
+        self._refused_in_part.add((name, position))
 
     def _count_entry(self, name: str, message: Message) -> bool:
         """Count the delivery of an entry with its first message, and return whether this is it."""
