@@ -19,8 +19,9 @@ from dispatch_core.verify.trace.acks_before_trims import lines_before_trim
 from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
+from dispatch_core.verify.trace.open_totals import OpenTotalsDriver
 from dispatch_core.verify.trace.races import Command
-from dispatch_core.verify.trace.racing import CursorStep, RacingDriver, Window
+from dispatch_core.verify.trace.racing import CursorStep, Window
 
 #: Kinds that a connection's thread writes when the command before is done.
 _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
@@ -63,7 +64,7 @@ class ParkedFlow:
     applied_at: int
 
 
-class PendingAcksDriver(RacingDriver):
+class PendingAcksDriver(OpenTotalsDriver):
     """Verify pending acks: acknowledgements, redelivery requests and the releases that follow them."""
 
     core: MultipleConsumersDispatcher

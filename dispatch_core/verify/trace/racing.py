@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate, chain, pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker import state as st_
@@ -19,7 +19,6 @@ from dispatch_core.broker.multiple_consumers import (
     Between,
     MultipleConsumersDispatcher,
     Released,
-    Round,
 )
 from dispatch_core.broker.state import I64, State
 from dispatch_core.errors import IllegalTransitionError
@@ -50,10 +49,6 @@ _CURSOR: Final = -1
 #: Pseudo connections of contested blocks, and of flows to take back, count down in twos from here.
 _CONTESTED: Final = -2
 _COUNTED: Final = -3
-
-#: Number of sends with acknowledged indexes whose effect on the total permits stays open; of earlier ones the plain order
-#: holds. Attempts that have lines show the total, so that more than those of one round are open only without such lines.
-_MAX_OPEN_TOTALS: Final = 4
 
 #: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
 NEXT_SECTION = frozenset(
@@ -433,61 +428,8 @@ class RacingDriver(CursorDriver):
 
     def apply_fact(self, fact: Command) -> None:
         """Apply an open fact; a subclass that opens others extends this."""
-        if fact.total_by:
-            self.core.change_total(fact.total_by)
         if fact.subscription_blocked is not None and self._unacked().keeps_block():
             self.core.block_subscription(blocked=fact.subscription_blocked)
-
-    def _open_totals(self, window: Window, outcome: Round) -> None:
-        """Open a fact for each send of a round with acknowledged indexes: whether it was written before the total fell.
-
-        The plain order takes it as written by then if its ``send_returned`` says so.
-        """
-        for line, acked in self._sends_with_acked(window, outcome):
-            if line.inputs["written"] is not None:
-                by = acked if line.inputs["written"] else -acked
-                what = f"the write of what consumer {line.consumer} was sent"
-                parts = self._parts_of(window, line, acked, written=bool(line.inputs["written"]))
-                self._facts.append(Command(line.seq, who(line), what, total_by=by, total_parts=parts))
-        totals = [fact for fact in self._facts if fact.total_by]
-        self._facts = [fact for fact in self._facts if fact not in totals[:-_MAX_OPEN_TOTALS]]
-
-    def _parts_of(self, window: Window, returned: Line, acked: int, *, written: bool) -> tuple[int, ...]:
-        """Return by how many the total may differ if the acknowledged indexes were forgotten while they were counted.
-
-        Both go through the entries of the send in order (EntryBatchIndexesAcks.getTotalAckedIndexCount, recycle). So those
-        of the first ones count, if the forgetting overtakes, or those of the last ones, if the counting does.
-        """
-        sends = [
-            line for _at, line in self._within(window.end) if line.kind == "sent" and line.seq < returned.seq
-        ]
-        entries = [entry for entry in sends[-1].recorded["positions"] if entry >= 0] if sends else []
-        counts = [int(count) for count in self.core.state.acked_indexes[entries]]
-        if sum(counts) != acked:
-            return ()
-        first = [*accumulate(counts)]
-        parts = {*first, *(acked - count for count in first)} - {0, acked}
-        return tuple(sorted(part if written else part - acked for part in parts))
-
-    def _close_totals(self) -> None:
-        """Forget the facts about the total permits: all consumers have left, so that it is 0."""
-        self._facts = [fact for fact in self._facts if not fact.total_by]
-
-    def _take_written(self, window: Window, outcome: Round) -> None:
-        """Lower the total permits for sends whose lines say that they were written when their call returned."""
-        for line, acked in self._sends_with_acked(window, outcome):
-            if line.inputs["written"]:
-                self.core.written_first(acked)
-
-    def _sends_with_acked(self, window: Window, outcome: Round) -> Iterator[tuple[Line, int]]:
-        """Yield the ends of a round's sends with acknowledged batch indexes (``send_returned``), each with their number."""
-        if not outcome.already_acked and not any(turn.already_acked for turn in outcome.turns):
-            return
-        returned = (line for _at, line in self._within(window.end) if line.kind == "send_returned")
-        for nth, line in enumerate(returned):
-            acked = outcome.acked_in_send(nth, who(line))
-            if acked:
-                yield line, acked
 
     @abstractmethod
     def finish_command(self, command: Command) -> None:

@@ -5,7 +5,7 @@ Each compared field of a line (``inputs.STATE_FIELDS``, ``inputs.POSITION_FIELDS
 its effect. If the values differ, they are compared with those that the open effects allow (``open_effects``): a flow or an
 ack whose effect is logged only later, or between the sampling of the value and its line. Then the value is uncertain, and
 the line of the command is named. The core goes on as before: only the total permits decide an open fact
-(``RacingDriver._open_totals``).
+(``open_totals``).
 
 Within a round a consumer's values are those before the send to it up to the line of that send, and those after it from the
 line ``send_returned`` on; in between both are possible.
@@ -308,24 +308,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         if recorded is None:
             return
         expected = int(s[st_.TOTAL_PERMITS])
-        facts = [fact for fact in self._facts if fact.total_by]
-        shown: tuple[Command, ...] = ()
-        if recorded != expected:
-            shown = next(
-                (
-                    chosen
-                    for count in range(1, len(facts) + 1)
-                    for chosen in itertools.combinations(facts, count)
-                    for amounts in itertools.product(*((fact.total_by, *fact.total_parts) for fact in chosen))
-                    if recorded == expected + sum(amounts)
-                ),
-                (),
-            )
-        if shown:
-            self.core.change_total(recorded - expected)
-        if shown or expected == recorded:
-            self._close_totals()
-        racing = min((fact.seq for fact in shown), default=None)
+        racing = self._take_total(recorded, expected)
         self._settle_value(line, "total_permits", expected, recorded, racing)
 
     def _consumers_now(self) -> list[int]:
