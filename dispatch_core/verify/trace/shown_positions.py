@@ -209,17 +209,29 @@ class PositionsDriver(CursorDriver):
         return in_flight is not None and at_read == reached[-1]
 
     def _compare_read_done(self, line: Line, *, rewound: bool) -> None:
-        """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already."""
+        """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already.
+
+        A read leaves the read position where acknowledgements have pushed it beyond the read's end
+        (ManagedCursorImpl.setReadPosition).
+        """
         shown = line.recorded["read_position"]
         if rewound and shown is not None and (self._reached or not line.inputs["positions"]):
-            expected = self._reached[-1] if self._reached else self._end_of_empty
+            end_of_read = self._reached[-1] if self._reached else self._end_of_empty
+            expected = max(end_of_read, self._plain_positions(line.seq)[1] + 1)
             at = self._read_from(shown)
-            racing = None if at == expected else self._moved_by_another_read(at)
+            racing = None if at == expected else self._read_end_racing(line, at, end_of_read)
             self._settle_position("read_position", expected, at, racing)
             return
         if self._asked_for_one and shown is not None:
             self._settle_first_read(line.seq, self._read_from(shown))
         self._compare_positions(line)
+
+    def _read_end_racing(self, line: Line, recorded: int, end_of_read: int) -> int | None:
+        """Return the line that explains another read position behind a read that ended at ``end_of_read``."""
+        other_read = self._moved_by_another_read(recorded)
+        if other_read is None and recorded > end_of_read:
+            return self._mark_delete_racing(line, recorded - 1)
+        return other_read
 
     def _settle_first_read(self, seq: int, shown: int) -> None:
         """Take the read position that a first read shows, if the broker knew the size of entries: see ``asks_for_one``."""

@@ -17,6 +17,12 @@ Releases before #24898 bound a read by the end of the topic as of its issue: the
 
 - ``4.0.0/soak-81593-exclusive-racing``: the reset of line 221 to 6:19 takes effect behind the ends of two reads that were in
   flight. The rewinds that follow these (lines 223 and 225) go to 6:50, behind mark-delete of before.
+
+Acknowledgements of what is being read push the read position on. A read that ends before mark-delete leaves it there
+(ManagedCursorImpl.setReadPosition).
+
+- ``4.0.0/failover-batches-61013-modulo-racing``: the read of line 266 ends behind 27:81 at 284, when the entries up to 27:86
+  are acknowledged. Its result is dropped, because another consumer is active by then.
 """
 
 from __future__ import annotations
@@ -102,3 +108,34 @@ def test_a_rewind_before_a_reset_takes_effect_goes_behind_mark_delete_of_before(
         trace = t.raw(RESET)
         t.line_of(trace, seq)["read_position"] = shown
         assert seq in {other.seq for other in t.divergent(RESET, trace, tmp_path / str(seq))}
+
+
+PASSED: Final = RACES.parent / "4.0.0" / "failover-batches-61013-modulo-racing"
+MOVED, READ_DONE = 278, 284
+
+
+def test_a_dropped_read_leaves_the_read_position_where_acknowledgements_have_pushed_it() -> None:
+    assert t.verified(PASSED).tally.findings == []
+
+
+@pytest.mark.parametrize("shown", ["27:82", "27:86", "27:88"])
+def test_a_dropped_read_does_not_move_the_read_position_elsewhere(tmp_path: Path, shown: str) -> None:
+    trace = t.raw(PASSED)
+    line = t.line_of(trace, READ_DONE)
+    assert (line["positions"][-1], line["read_position"]) == ("27:81", "27:87")
+    line["read_position"] = shown
+    assert READ_DONE in {finding.seq for finding in t.divergent(PASSED, trace, tmp_path)}
+
+
+@pytest.mark.parametrize(("shown", "statuses"), [("27:82", []), ("27:87", [("uncertain", 277)])])
+def test_acknowledgements_may_not_have_pushed_it_where_no_line_shows_them(
+    shown: str, statuses: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """Without the line that shows mark-delete at 27:86, the ack of 27:80 (line 277) may not have reached the cursor."""
+    trace = t.raw(PASSED)
+    t.line_of(trace, READ_DONE)["read_position"] = shown
+    for seq in range(MOVED, READ_DONE):
+        t.line_of(trace, seq).pop("mark_delete", None)
+        t.line_of(trace, seq).pop("read_position", None)
+    found = t.verified(t.copy_with(PASSED, trace, tmp_path)).tally.findings
+    assert [(finding.status, finding.racing_seq) for finding in found if finding.seq == READ_DONE] == statuses
