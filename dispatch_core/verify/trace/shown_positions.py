@@ -180,8 +180,9 @@ class PositionsDriver(CursorDriver):
     def _compare_positions(self, line: Line) -> bool:
         """Compare the cursor's positions of a line. Returns whether the read position is that behind a read in flight."""
         read, deleted = line.recorded.get("read_position"), line.recorded.get("mark_delete")
+        ended_reset: _Reset | None = None
         if line.kind == "consumer_added":
-            self._reset_under_way = None
+            ended_reset, self._reset_under_way = self._reset_under_way, None
         if read is None and deleted is None:
             return False
         expected_read, expected_deleted = self._plain_positions(line.seq)
@@ -196,6 +197,11 @@ class PositionsDriver(CursorDriver):
             expected_read = max(expected_read, reached[-1])
         if at_read != expected_read and in_flight is None:
             in_flight, reached = self._read_in_flight(line)
+        if ended_reset is not None and at_read == ended_reset.sets < expected_read:
+            # A read that was in flight ended before the reset took effect.
+            self._settle_position("read_position", expected_read, at_read, ended_reset.seq)
+            self._cursor.s[READ_POSITION] = at_read
+            return False
         racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
         if (
             racing is None

@@ -18,6 +18,9 @@ Releases before #24898 bound a read by the end of the topic as of its issue: the
 - ``4.0.0/soak-81593-exclusive-racing``: the reset of line 221 to 6:19 takes effect behind the ends of two reads that were in
   flight. The rewinds that follow these (lines 223 and 225) go to 6:50, behind mark-delete of before.
 
+- ``4.0.0/ops-61009-seek-earliest-failover``: the reset of line 63 to the first entry takes effect behind the round of the
+  read that was in flight (line 65). The next consumer, at 71, finds the read position of the reset.
+
 Acknowledgements of what is being read push the read position on. A read that ends before mark-delete leaves it there
 (ManagedCursorImpl.setReadPosition).
 
@@ -108,6 +111,39 @@ def test_a_rewind_before_a_reset_takes_effect_goes_behind_mark_delete_of_before(
         trace = t.raw(RESET)
         t.line_of(trace, seq)["read_position"] = shown
         assert seq in {other.seq for other in t.divergent(RESET, trace, tmp_path / str(seq))}
+
+
+SOUGHT: Final = RACES.parent / "4.0.0" / "ops-61009-seek-earliest-failover"
+SEEK, JOINS = 63, 71
+
+
+def test_a_reset_that_takes_effect_behind_a_read_sets_the_read_position() -> None:
+    tally = t.verified(SOUGHT).tally
+    assert tally.total("divergent") == 0
+    assert (JOINS, "uncertain", SEEK) in {
+        (found.seq, found.status, found.racing_seq) for found in tally.findings
+    }
+
+
+@pytest.mark.parametrize(("shown", "agrees"), [("19:0", True), ("19:4", False)])
+def test_the_cursor_goes_on_from_where_such_a_reset_has_set_it(
+    shown: str, agrees: bool, tmp_path: Path
+) -> None:
+    trace = t.raw(SOUGHT)
+    joined = t.line_of(trace, JOINS)
+    state = {"kind": "cursor_state", "after": "seek", "mark_delete": "19:-1", "read_position": shown}
+    trace.insert(trace.index(joined) + 1, {"seq": 0, "t_us": joined["t_us"], **state})
+    for seq, line in enumerate(trace[1:], 1):
+        line["seq"] = seq
+    found = t.verified(t.copy_with(SOUGHT, trace, tmp_path)).tally.findings
+    assert (JOINS + 1 not in {finding.seq for finding in found}) == agrees
+
+
+@pytest.mark.parametrize("shown", ["19:1", "19:5", "19:8", "19:10"])
+def test_neither_a_reset_nor_a_read_moves_it_elsewhere(tmp_path: Path, shown: str) -> None:
+    trace = t.raw(SOUGHT)
+    t.line_of(trace, JOINS)["read_position"] = shown
+    assert JOINS in {found.seq for found in t.divergent(SOUGHT, trace, tmp_path)}
 
 
 PASSED: Final = RACES.parent / "4.0.0" / "failover-batches-61013-modulo-racing"
