@@ -157,6 +157,7 @@ class ActiveChangeVerifier(CursorDriver):
         if not self.core.is_connected(who(line)):
             return
         self._unsent()
+        self._removal_has_had_effect()  # one whose other lines the trace lacks
         before = self._remember()
         pick = self.core.leave(who(line), by_reset=self._is_disconnected_by_reset(who(line)))
         self._changes.append(before)
@@ -182,6 +183,7 @@ class ActiveChangeVerifier(CursorDriver):
         return False
 
     def _on_handover_scheduled(self, line: Line) -> None:
+        self._removal_has_had_effect()
         if not self._handing_over:
             self._join_next()
         if not self._handing_over:
@@ -222,6 +224,7 @@ class ActiveChangeVerifier(CursorDriver):
         self._lost = self._line if self._line.t_us <= self._tail_until_us else None
 
     def _on_active_picked(self, line: Line) -> None:
+        self._removal_has_had_effect()
         if not self._picks:
             self._join_next()
         self._no_rewind_due()
@@ -246,6 +249,7 @@ class ActiveChangeVerifier(CursorDriver):
         self._at_once = []
 
     def _on_consumer_removed(self, line: Line) -> None:
+        self._removal_has_had_effect()
         self._all_picked()
 
     def _all_picked(self) -> None:
@@ -279,11 +283,18 @@ class ActiveChangeVerifier(CursorDriver):
             self._refused.add(who(line))
             return
         self._joined.add(who(line))
+        before.until_us = before.t_us
+        self._removal_has_had_effect()
         self._changes.append(before)
         self._chosen(pick)
 
     def _remember(self) -> Change:
-        return Change(self._line.seq, self._line.t_us, self.core.active, self.core.members)
+        return Change(self._line.seq, self._line.t_us, self.core.active, self.core.members, until_us=None)
+
+    def _removal_has_had_effect(self) -> None:
+        """Take a line behind the effect of the last removal."""
+        if self._changes and self._changes[-1].until_us is None:
+            self._changes[-1].until_us = self._line.t_us
 
     def _chosen(self, pick: Pick) -> None:
         self._picks.append(pick)
@@ -472,7 +483,7 @@ class ActiveChangeVerifier(CursorDriver):
             return []
         for line in self._later_lines():
             if line.kind == "active_picked" and consumer in line.recorded["sorted"]:
-                return [Change(line.seq, notice.t_us, self.core.active, (*members, consumer))]
+                return [Change(line.seq, notice.t_us, self.core.active, (*members, consumer), notice.t_us)]
             if line.kind in ("active_picked", "consumer_removing", "end"):
                 return []
         return []

@@ -31,17 +31,23 @@ class Sender(Enum):
     DELAY_TASK = "the failover delay's task, without it"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Change:
     """A membership change: its line, when it came, and the active and connected consumers on the other side of it.
 
-    The other side of a change that the core has made is the one before it, of a join to come the one behind it.
+    The other side of a change that the core has made is the one before it, of a join to come the one behind it. The line of
+    a join is behind its effect. That of a removal is in front of it: ``until_us`` is when a later line showed it, if any.
     """
 
     seq: int
     t_us: int
     other_active: int | None
     other_members: tuple[int, ...]
+    until_us: int | None
+
+    def overlaps(self, first_us: int, last_us: int) -> bool:
+        """Check whether the change may have had its effect in this time."""
+        return self.t_us <= last_us and (self.until_us is None or self.until_us >= first_us)
 
 
 @dataclass(slots=True)
@@ -63,7 +69,7 @@ class Notices:
         if self.sender is not Sender.DELAY_TASK:
             return []
         first, last = self.since_us - before_us, self.since_us + DELAY_TAIL_US
-        return [change for change in reversed(changes) if first <= change.t_us <= last]
+        return [change for change in reversed(changes) if change.overlaps(first, last)]
 
     def overtaken_by(self, changes: Sequence[Change]) -> tuple[int, str] | None:
         """Return the line of a membership change after which other notices may be sent than those due, and the reason."""

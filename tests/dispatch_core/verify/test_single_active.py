@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,24 @@ def test_the_delay_task_may_be_held_up_before_its_rewind(tmp_path: Path) -> None
         if line.get("seq", 0) >= REWIND:
             line["t_us"] += 10_000
     assert NOTIFIED in {finding.seq for finding in t.divergent(TAKEN_EARLY, trace, tmp_path)}
+
+
+REMOVED_LATE = ROOT / "tests" / "data" / "races" / "4.2.4" / "soak-82217-failover-ring-racing"
+REMOVING, TOLD, REMOVED = 214, 216, 218
+
+
+def test_a_removal_may_be_held_up_before_it_has_an_effect(tmp_path: Path) -> None:
+    """The delay's task finds consumer 3 54 ms behind the line that begins its removal, as its end shows."""
+    tally = t.verified(REMOVED_LATE).tally
+    assert [(f.status, f.seq, f.racing_seq) for f in tally.findings] == [("uncertain", TOLD, REMOVING)]
+    trace = t.raw(REMOVED_LATE)
+    removed = t.line_of(trace, REMOVED)
+    trace.remove(removed)
+    at = trace.index(t.line_of(trace, REMOVING))
+    trace.insert(at + 1, {**removed, "t_us": trace[at]["t_us"], "read_position": "31:27"})
+    for line, following in pairwise(trace[at:]):
+        following["seq"] = line["seq"] + 1
+    assert TOLD + 1 in {finding.seq for finding in t.divergent(REMOVED_LATE, trace, tmp_path)}
 
 
 # --- what must be found ----------------------------------------------------------------------------------------------
