@@ -537,12 +537,16 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         return self._issued_at[0] if moved else None
 
     def _ends_of_reads(self) -> list[Line]:
-        """Return the ``read_done`` lines of the reads in flight, as far as the log shows them."""
+        """Return the ``read_done`` lines of the reads in flight, as far as the log shows them.
+
+        A read for another consumer that is issued before they end may end first.
+        """
+        readers = {None, *(self.core.reader_of(read) for read in range(self.core.reads_in_flight))}
         ends: list[Line] = []
         for line in self._later_lines():
             if len(ends) == len(self._issued_at):
                 break
-            if line.kind == "read_done" and line.inputs["type"] == "Normal":
+            if line.kind == "read_done" and line.inputs["type"] == "Normal" and line.consumer in readers:
                 ends.append(line)
             elif line.kind == "read_cancelled" and line.inputs["cancelled"]:
                 break

@@ -6,6 +6,9 @@ dispatcher takes its entries (OpReadEntry.updateReadPosition). Between the two a
 - ``4.2.4/soak-5164-exclusive-quiet`` (tests/data/races): the rewind of line 113 shows the position behind the read of 107.
 - ``4.2.4/soak-5137-failover-ring-racing``: two reads are in flight when a consumer leaves at 41; the second has moved it.
 
+- ``4.2.4/soak-82287-first-failover-racing``: the read of line 228 has come to the end of the first ledger when a consumer
+  joins at 234. A read for this consumer is issued later, at 242, and ends first.
+
 A read that waits at the end of the topic looks again after a while (managedLedgerNewEntriesCheckDelayInMillis). If the
 cursor was rewound since, there are entries to read, but the read goes on from where it was issued. It finds nothing there,
 and moves the read position back to the end (ManagedCursorImpl.checkForNewEntries).
@@ -51,6 +54,19 @@ def test_the_read_in_flight_names_the_race(name: str, seq: int) -> None:
     assert result.tally.total("divergent") == 0
     (found,) = [finding for finding in result.tally.findings if finding.seq == seq]
     assert (found.decision_class, found.status) == ("position", "uncertain")
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"), [("150:0", "uncertain"), ("150:93", "uncertain"), ("150:94", "divergent")]
+)
+def test_a_read_in_flight_may_end_behind_one_that_is_issued_later(
+    shown: str, status: str, tmp_path: Path
+) -> None:
+    recording = RACES / "soak-82287-first-failover-racing"
+    trace = t.raw(recording)
+    t.line_of(trace, 234)["read_position"] = shown
+    found = t.verified(t.copy_with(recording, trace, tmp_path)).tally.findings
+    assert [finding.status for finding in found if finding.seq == 234] == [status]
 
 
 @pytest.mark.parametrize("shown", ["22:70", "22:90"])
