@@ -547,7 +547,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         peeked = self._peeked.values() if self._peeked else ()
         ahead = [c for c in peeked if c.applied and c.seq > seq]
         if ahead:
-            flowed = sum(command.permits for command in ahead if command.connection == consumer)
+            counted = (c for c in ahead if c.connection == consumer and c.result is not False)  # not parked
+            flowed = sum(command.permits for command in counted)
             acked = sum(self._lowers(command, consumer)[0] for command in ahead)
             plain = plain._replace(permits=plain.permits - flowed, unacked=plain.unacked + acked)
         for charge in reversed(self._charges.get(consumer, ())):

@@ -6,6 +6,9 @@ attempt that follows sees one permit, and asks for one further entry; at its end
 
 In ``4.2.4/soak-11892-third-classic-shared-quiet`` an acknowledgement unblocks a consumer with 50 parked permits. The attempt
 of line 683 shows its permits and its counter as of before.
+
+In ``4.2.4/soak-82305-classic-shared-racing`` a blocked consumer with -1 permits grants 5 twice within a round, at the lines
+203 and 206. Both flows are parked, so that neither line shows more.
 """
 
 from __future__ import annotations
@@ -58,3 +61,15 @@ def test_an_acknowledgement_frees_parked_permits_a_little_later(
     line["usable"][0][1:] = values
     found = t.verified(t.copy_with(ACKED, trace, tmp_path)).tally.findings
     assert (SHOWN in {finding.seq for finding in found if finding.status == "divergent"}) == diverges
+
+
+WITHIN_A_ROUND: Final = RECORDING.with_name("soak-82305-classic-shared-racing")
+COUNTED: Final = 205
+
+
+@pytest.mark.parametrize(("shown", "statuses"), [(-1, set()), (-6, {"divergent"}), (4, {"divergent"})])
+def test_flows_within_a_round_are_parked(shown: int, statuses: set[str], tmp_path: Path) -> None:
+    trace = t.raw(WITHIN_A_ROUND)
+    t.line_of(trace, COUNTED)["permits_after"] = shown
+    found = t.verified(t.copy_with(WITHIN_A_ROUND, trace, tmp_path)).tally.findings
+    assert {finding.status for finding in found if finding.seq == COUNTED} == statuses
