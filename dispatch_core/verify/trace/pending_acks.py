@@ -6,10 +6,10 @@ request works the other way round: what it lets go is logged first, its own line
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dispatch_core.broker.multiple_consumers import Acked, MultipleConsumersDispatcher, Released
 from dispatch_core.broker.state import NOBODY
@@ -47,6 +47,10 @@ class Request:
     previous: int
 
 
+#: Lines that begin a decision which depends on draining hashes.
+_DECISIONS: Final = frozenset({"read_attempt", "round_begin"})
+
+
 def _key(ack: Command) -> tuple[int, int]:
     return ack.entry, ack.connection
 
@@ -79,7 +83,8 @@ class PendingAcksDriver(OpenTotalsDriver):
         self._removed: dict[int, list[int]] = {}  # consumer → entries let go for a redelivery request to come
         self._requests: dict[int, deque[Request]] = {}  # consumer → its redelivery requests to come
         self._last_ahead: dict[int, int] = {}  # consumer → index of the last known line of its connection
-        self._cleared: set[int] = set()  # consumers whose next request has taken everything, as releases show
+        # Consumer whose next request has taken everything, as releases show → the entries whose release is to come.
+        self._cleared: dict[int, list[int]] = {}
         self._tracked = tracked
         self._releases = Releases(tracked=tracked)
         self._removals_logged = facts.removals_logged
@@ -105,6 +110,7 @@ class PendingAcksDriver(OpenTotalsDriver):
         super()._change_ordinals(change)
         self._acks = {_key(command): command for command in self._acks.values()}
         self._removed = {consumer: [*map(change, entries)] for consumer, entries in self._removed.items()}
+        self._cleared = {consumer: [*map(change, entries)] for consumer, entries in self._cleared.items()}
 
     def _commands(self) -> list[Command]:
         """See ``RacingDriver``."""
@@ -440,12 +446,61 @@ class PendingAcksDriver(OpenTotalsDriver):
 
     def _let_go_for(self, request: Line) -> None:
         """Remove everything a redelivery request still finds pending, in position order (null = all of it)."""
-        consumer = who(request)
-        wanted = request.inputs["positions"]
-        pending = self._pending_by_now(consumer)
-        for entry in pending if wanted is None else sorted(set(pending) & set(wanted)):
+        self._let_go(who(request), self._wanted_by(request))
+
+    def _wanted_by(self, request: Line) -> list[int]:
+        """Return the entries that a redelivery request finds pending now."""
+        wanted, pending = request.inputs["positions"], self._pending_by_now(who(request))
+        return pending if wanted is None else sorted(set(pending) & set(wanted))
+
+    def _let_go(self, consumer: int, entries: list[int]) -> None:
+        for entry in entries:
             self._releases.expect([self.core.pending_ack_removed(entry, consumer)], connection=consumer)
             self._removed.setdefault(consumer, []).append(entry)
+
+    def _let_go_at_once(self, request: Line) -> None:
+        """Remove what a request for everything takes at once, as far as it is released before the next decision.
+
+        The thread of the connection takes it at once, then releases one hash after the other, without the dispatcher's lock
+        (PendingAcksMap.forEachAndClear). A decision in between finds the others still draining.
+        """
+        consumer = who(request)
+        taken = self._still_cleared(consumer) if consumer in self._cleared else self._wanted_by(request)
+        released = self._released_before_decision(consumer)
+        now: list[int] = []
+        self._cleared[consumer] = later = []
+        for entry in taken:
+            hash_value = self.core.pending_hash(entry)
+            if released is None:
+                now.append(entry)
+            elif released[hash_value]:
+                released[hash_value] -= 1
+                now.append(entry)
+            else:
+                later.append(entry)
+        self._let_go(consumer, now)
+
+    def _still_cleared(self, consumer: int) -> list[int]:
+        """Return the entries that the next request of a consumer has taken, and that no release has shown yet."""
+        pending = set(self.core.pending_on(consumer))
+        return [entry for entry in self._cleared.get(consumer, ()) if entry in pending]
+
+    def _released_before_decision(self, consumer: int) -> Counter[int | None] | None:
+        """Return the hashes that a request for everything releases before the next decision; ``None`` = all of them."""
+        released: Counter[int | None] = Counter()
+        decided = False
+        for line in (self._line, *self._later_lines()):
+            if line.kind in _DECISIONS:
+                decided = True
+            elif line.consumer != consumer:
+                continue
+            elif line.kind == "redeliver":
+                break
+            elif line.kind == "draining_release" and not line.recorded["closing"]:
+                if decided:
+                    return released
+                released[line.recorded["hash"]] += 1
+        return None
 
     # --- releases ------------------------------------------------------------------------------------------------
 
@@ -460,8 +515,7 @@ class PendingAcksDriver(OpenTotalsDriver):
         )
         request = None if before is not None or line.recorded["closing"] else self._next_request(consumer)
         if request is not None:
-            self._let_go_for(request)  # "redeliver all" clears in one batch, then says so
-            self._cleared.add(consumer)
+            self._let_go_at_once(request)
             before = self._releases.meet(consumer, hash_value)
         if before is None and not line.recorded["closing"]:
             if self._moves_under_way():

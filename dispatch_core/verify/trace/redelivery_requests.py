@@ -172,7 +172,8 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         is_open = self._in_one_batch() and begun is None and consumer not in self._cleared
         if not everything or (is_open and not self._came_before_sends(consumer)):
             self._let_go_for(line)
-        self._cleared.discard(consumer)
+        self._let_go(consumer, self._still_cleared(consumer))
+        self._cleared.pop(consumer, None)
         self._requests[consumer].popleft()
         asked = self._removed.pop(consumer, [])
         messages = self.core.add_requested(consumer, sorted(asked))
