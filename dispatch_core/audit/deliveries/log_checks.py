@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dispatch_core.arrays.columns import encoded
 from dispatch_core.arrays.columns import ints as _ints
+from dispatch_core.arrays.line_kinds import rows_of_kind
 from dispatch_core.audit.deliveries.earlier_loads import EarlierLoads
 from dispatch_core.audit.deliveries.log_finding import LogFinding
 from dispatch_core.audit.deliveries.missing_lines import LastLine
@@ -33,8 +34,9 @@ from dispatch_core.times import clock
 #: Kinds that name a connection which must be in the dispatcher's list at that point. ``active_notified`` is none of
 #: them: a consumer is notified of the active one while it is being added, before its ``consumer_added`` line.
 _NEEDS_CONNECTION: Final = ("flow", "sent", "ack", "redeliver", "consumer_removing", "consumer_removed")
-#: Kinds that show a choice of the active consumer; the second one also stands in logs without a trace.
-_OF_A_CHOICE: Final = ("active_picked", "active_notified")
+#: In place of the active consumer: there is none, or no line has shown one yet.
+_NOBODY: Final = -1
+_NOT_SHOWN: Final = -2
 #: Commands of a client.
 _COMMANDS: Final = ("ack", "flow", "redeliver")
 #: Kinds that may follow ``consumer_removed``: a broker that disconnects consumers (unload, reset of the cursor, deletion)
@@ -178,8 +180,7 @@ class Connected:
         self._single_active = subscription_type in SINGLE_ACTIVE
         self._added: set[int] = set()
         self._removed_us: dict[int, int] = {}  # the time at which each was removed
-        self._choices = 0  # lines about a choice of the active consumer
-        self._choices_before: dict[int, int] = {}  # such lines before each was removed
+        self._active = _NOT_SHOWN  # the active consumer that the last line about it shows
         self._reported: set[int] = set()
 
     def meet(self, events: pa.Table) -> None:
@@ -204,10 +205,11 @@ class Connected:
         """Find events of the next lines whose connection was never added, or was removed before; one finding per event.
 
         Commands and a second removal shortly after their consumer was removed are legal (``HANDLED_LATE_US``). So are
-        entries that are sent to a removed consumer of a Failover subscription until the active one is chosen again: a reset
+        entries that are sent to a removed consumer of a Failover subscription as long as it is shown to be active: a reset
         of the cursor disconnects the active consumer and chooses no other (see ``cursor_moves.chooses_active_consumer``).
         """
         self.meet(events)
+        active = self._active_at(events)
         codes, words = encoded(events["kind"])
         words = words.to_pylist()
         wanted = np.array([w in _NEEDS_CONNECTION or w == "consumer_added" for w in words] or [False])[codes]
@@ -231,12 +233,8 @@ class Connected:
             np.minimum.at(firsts, code[at], at)
             firsts[[index for index, number in enumerate(numbers) if number in before]] = -1
         self._added.update(numbers[index] for index in set(code[added].tolist()))
-        chosen = np.array([w in _OF_A_CHOICE for w in words])[codes]
-        choices = self._choices + np.cumsum(chosen)
-        self._choices += int(chosen.sum())
         for row in np.flatnonzero(removed).tolist():
             self._removed_us.setdefault(numbers[code[row]], int(t_us[row]))
-            self._choices_before.setdefault(numbers[code[row]], int(choices[row]))
         # most batches name only connections that were there before and stay
         suspect = (first_added >= 0) | (first_removed < never)
         if not suspect.any():
@@ -250,8 +248,7 @@ class Connected:
             gone &= ~(handled_late & (t_us[at] - removed_us <= HANDLED_LATE_US))
         if gone.any() and self._single_active:
             is_sent = np.array([w == "sent" for w in words])[codes[at]]
-            before = np.array([self._choices_before.get(number, -1) for number in numbers])[code[at]]
-            gone &= ~(is_sent & (choices[at] == before))
+            gone &= ~(is_sent & ((active[at] == consumer[at]) | (active[at] == _NOT_SHOWN)))
         seq = _ints(events["seq"])
         found = []
         for row, never_added in zip(
@@ -270,6 +267,23 @@ class Connected:
             if never_added:
                 self._reported.add(number)
         return found
+
+    def _active_at(self, events: pa.Table) -> npt.NDArray[np.int64]:
+        """Return the active consumer at each of the next lines, as the lines so far show it."""
+        if not events.num_rows:
+            return np.zeros(0, np.int64)
+        picked, notified = (rows_of_kind(events, kind) for kind in ("active_picked", "active_notified"))
+        shown = np.full(events.num_rows + 1, -1)
+        shown[picked + 1], shown[notified + 1] = picked, notified
+        row = np.maximum.accumulate(shown)[1:]
+        by_row = np.where(
+            np.isin(np.arange(events.num_rows), picked),
+            _ints(events["consumer"], _NOBODY),
+            _ints(events["active"], _NOBODY),
+        )
+        active = np.where(row < 0, self._active, by_row[row])
+        self._active = int(active[-1])
+        return active
 
 
 def unknown_positions(window: LogWindow, *, messages_cut: bool = False) -> list[LogFinding]:

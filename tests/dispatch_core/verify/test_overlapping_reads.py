@@ -20,8 +20,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.compute as pc
 import pytest
 
+from dispatch_core.audit.deliveries import log_checks
+from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
 
@@ -222,3 +225,20 @@ def test_nothing_is_the_result_of_the_read_that_started_last(tmp_path: Path) -> 
     assert (late[0], len(late)) == ("1:53", 100)
     result = changed(name, tmp_path, LATE, positions=[*late, "1:153"])
     assert LATE in divergent(result)
+
+
+REMOVED: Final = RACES.parent / "4.2.4" / "soak-82453-failover-racing"
+NOTICE, SENT = 167, 172
+
+
+@pytest.mark.parametrize(("active", "unknown"), [(4, []), (1, [SENT])])
+def test_a_consumer_that_a_reset_removed_gets_entries_while_it_is_active(
+    active: int, unknown: list[int]
+) -> None:
+    """In ``4.2.4/soak-82453-failover-racing`` the notice of line 167 says that removed consumer 4 is still active."""
+    log = read_recording(find_recordings([REMOVED])[0]).logs[0]
+    assert t.verified(REMOVED).tally.total("divergent") == 0
+    notice = pc.equal(log.events["seq"], NOTICE)
+    shown = pc.if_else(notice, active, log.events["active"])
+    events = log.events.set_column(log.events.schema.get_field_index("active"), "active", shown)
+    assert [finding.seqs[0] for finding in log_checks.unknown_consumers(events, log)] == unknown
