@@ -513,21 +513,43 @@ class PendingAcksDriver(OpenTotalsDriver):
         recorded = (
             f"release of hash {hash_value} by {consumer} with {line.recorded['ref_count_before']} before"
         )
-        request = None if before is not None or line.recorded["closing"] else self._next_request(consumer)
-        if request is not None:
-            self._let_go_at_once(request)
-            before = self._releases.meet(consumer, hash_value)
         if before is None and not line.recorded["closing"]:
-            if self._moves_under_way():
-                self._take_acks_before_trim(self._lines.between(self._at, self._lines.horizon(self._at)))
-            self._settle_cursor(CursorStep.TRIM)  # a trim clears in one batch, too
-            before = self._releases.meet(consumer, hash_value)
+            before = self._released_at_once(consumer, hash_value)
         if before is None:
             self._differ("draining", "no release", recorded)
         elif before == line.recorded["ref_count_before"]:
             self.tally.exact("draining")
         else:
             self._differ("draining", f"release with {before} before", recorded)
+
+    def _released_at_once(self, consumer: int, hash_value: int) -> int | None:
+        """Apply a trim, or a request for everything, that releases a hash; returns the reference count before.
+
+        Both let go of several entries at once, and say nothing about each. A request that names entries does so, too, where
+        no line shows removals. ``None``: none of them releases the hash.
+        """
+        before = None
+        if self._is_trimmed(consumer, hash_value):
+            before = self._trim_now(consumer, hash_value)
+        request = self._next_request(consumer) if before is None else None
+        if request is not None and (request.inputs["positions"] is None or not self.acks_are_logged):
+            self._let_go_at_once(request)
+            before = self._releases.meet(consumer, hash_value)
+        return self._trim_now(consumer, hash_value) if before is None else before
+
+    def _is_trimmed(self, consumer: int, hash_value: int) -> bool:
+        """Check whether a trim that is under way lets go of an entry of a hash."""
+        target = max((move.entry for move in self._moves_under_way()), default=-1)
+        return any(
+            entry <= target and self.core.pending_hash(entry) == hash_value
+            for entry in self.core.pending_on(consumer)
+        )
+
+    def _trim_now(self, consumer: int, hash_value: int) -> int | None:
+        if self._moves_under_way():
+            self._take_acks_before_trim(self._lines.between(self._at, self._lines.horizon(self._at)))
+        self._settle_cursor(CursorStep.TRIM)
+        return self._releases.meet(consumer, hash_value)
 
     def _report_missing(self, missing: list[Released]) -> None:
         for item in missing:

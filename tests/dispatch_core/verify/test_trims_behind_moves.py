@@ -9,6 +9,9 @@ of what the round has sent.
 
 In ``4.2.4/soak-81836-ch-quiet`` messages expire at line 541. The attempt of lines 553 and 554 comes between the releases of
 consumer 1 and those of consumers 2 and 4: no counter has fallen.
+
+In ``4.2.4/soak-82544-ch-quiet`` messages expire at line 127. The releases of lines 129 to 151 are those of the trim. The
+consumer asks for redelivery of other entries later, at line 237.
 """
 
 from __future__ import annotations
@@ -61,3 +64,14 @@ def test_counters_have_no_other_values(tmp_path: Path) -> None:
     assert [(finding.seq, finding.status) for finding in result.tally.findings] == [
         (ATTEMPT_END, "divergent")
     ]
+
+
+REQUESTED_LATER: Final = RACES / "soak-82544-ch-quiet"
+RELEASE, HASH_OF_REQUESTED = 129, 56902
+
+
+def test_a_later_request_does_not_release_what_the_trim_releases(tmp_path: Path) -> None:
+    assert t.verified(REQUESTED_LATER).tally.findings == []
+    trace = t.raw(REQUESTED_LATER)
+    t.line_of(trace, RELEASE)["hash"] = HASH_OF_REQUESTED
+    assert [finding.seq for finding in t.divergent(REQUESTED_LATER, trace, tmp_path)] == [RELEASE]
