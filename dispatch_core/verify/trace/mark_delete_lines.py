@@ -223,6 +223,11 @@ class AcksOnTheirWay:
         """Return the line of the acknowledgement on its way of an entry; ``None`` if there is none."""
         return next((ack.seq for ack in self._acks.values() if entry in ack.entries), None)
 
+    def entry_behind(self, entry: int) -> int | None:
+        """Return the next entry of the acknowledgement on its way of an entry; ``None`` if there is none."""
+        acks = (ack.entries for ack in self._acks.values() if entry in ack.entries)
+        return min((other for other in next(acks, ()) if other > entry), default=None)
+
     def forget(self) -> None:
         """Forget all of them: the cursor is moved by something else."""
         self._take(_State())

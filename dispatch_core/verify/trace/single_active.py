@@ -478,8 +478,9 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             for acknowledged in changed[:_FIRST_ENTRIES].tolist():
                 self._on_their_way.arrived(Arrival(who(line), line.seq, acknowledged, line.t_us))
             if not len(changed) and self._on_their_way.seq_of(entry) is not None:
-                # A cumulative one that is on its way has it, too: this one may come first, and the next entry be the first.
-                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=entry + 1)
+                # A cumulative one that is on its way has it, too: this one may come first, and its next entry be the first.
+                behind = self._on_their_way.entry_behind(entry) or entry + 1
+                self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=behind)
             if len(changed):  # a cumulative one moves mark-delete over all of them at once
                 self._effects_open.ack(who(line), line.seq, NOBODY, 0, entry=int(changed[0]))
             # Not so if messages of its batch are left.

@@ -140,3 +140,19 @@ def test_a_read_position_moves_a_little_before_the_end_of_its_read(
     tally = t.verified(t.copy_with(folder, trace, tmp_path)).tally
     found = {f.seq: f.status for f in tally.findings if f.decision_class == "position"}
     assert found == ({} if status is None else {trace[at]["seq"]: status})
+
+
+CUMULATIVE: Final = DATA / "races/4.2.4/failover-batches-60064-ring-quiet"
+ACK, MOVED_FIRST = 334, 336
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"), [("9:14", None), ("9:9", "uncertain"), ("9:7", "divergent"), ("9:10", "divergent")]
+)
+def test_an_ack_may_overtake_a_cumulative_one(shown: str, status: str | None, tmp_path: Path) -> None:
+    """That of 9:7, line 334, moves mark-delete to 9:9, as 9:8 and 9:9 are acknowledged; that of line 333 goes to 9:14."""
+    trace = t.raw(CUMULATIVE)
+    t.line_of(trace, MOVED_FIRST)["mark_delete"] = shown
+    found = t.verified(t.copy_with(CUMULATIVE, trace, tmp_path)).tally.findings
+    here = [(finding.status, finding.racing_seq) for finding in found if finding.seq == MOVED_FIRST]
+    assert here == ([] if status is None else [(status, ACK if status == "uncertain" else None)])
