@@ -433,6 +433,10 @@ class PendingAcksDriver(OpenTotalsDriver):
             return command.result.messages
         return 0 if isinstance(command.result, ParkedFlow) else super()._lowered_by(command)
 
+    def _lowers_counter_of(self, command: Command) -> int | None:
+        """See ``RacingDriver``."""
+        return command.result.consumer if isinstance(command.result, Acked) else None
+
     def _shown_counted(self, consumer: int) -> bool:
         """Check whether the end of the present attempt shows a consumer with its parked permits counted."""
         st, slot = self.core.state, self.core.slot(consumer)

@@ -152,6 +152,8 @@ class RacingDriver(CursorDriver):
         self._taken: dict[int, list[Command]] = {}
         # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
         self._contested: dict[int, Command] = {}
+        # Consumer → the ack that overlapped a send and kept it from blocking: had it come later, the consumer is blocked.
+        self._unblocked_by_order: dict[int, Command] = {}
         # Consumer → the ack that unblocks it, as long as its thread may not have come so far.
         self._unblocking: dict[int, Command] = {}
         self._facts: list[Command] = []  # open facts, see ``races``
@@ -633,6 +635,7 @@ class RacingDriver(CursorDriver):
         for command in chain(self._peeked.values(), *waiting.values()):
             command.earliest = 0
         self._note_contested_blocks(unacked, waiting)
+        self._note_missing_blocks(outcome, late)
         if before is not None:
             self._note_subscription_block(window, before, overlapping)
         return outcome
@@ -685,7 +688,8 @@ class RacingDriver(CursorDriver):
             waiting[_COUNTED - 2 * consumer] = [
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
-        for consumer, ack in self._unblocking.items():
+        self._forget_missing_blocks()
+        for consumer, ack in chain(self._unblocked_by_order.items(), self._unblocking.items()):
             if not ack.applied:
                 waiting[UNBLOCKS - consumer] = [ack]
         if self._closing is not None:
@@ -792,6 +796,39 @@ class RacingDriver(CursorDriver):
             if acks and self.core.unacked(consumer) - sum(messages.values()) < limit:
                 what = f"{self._name(acks[0])}, before the send that blocked consumer {consumer},"
                 self._contested[consumer] = Command(acks[0].seq, consumer, what, unblocks=consumer)
+
+    def _note_missing_blocks(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        """Note consumers that a send left unblocked, and would have blocked if acks that overlap it came later.
+
+        In the plain order these acks (``late``) have lowered the counter before the send.
+        """
+        limit = int(self.core.state.s[st_.MAX_UNACKED_CONSUMER])
+        for consumer in self._sent_at if limit > 0 and late else ():
+            if consumer not in self.core.connected() or self.core.is_blocked(consumer):
+                continue
+            acks = [
+                command
+                for command in chain(*late.values())
+                if command not in outcome.late and self._lowers_counter_of(command) == consumer
+            ]
+            unacked = self.core.unacked(consumer)
+            if unacked < limit <= unacked + sum(self._lowered_by(ack) for ack in acks):
+                what = f"{self._name(acks[0])}, behind the send that blocked consumer {consumer},"
+                self._unblocked_by_order[consumer] = Command(
+                    acks[0].seq, consumer, what, result=acks[0].result, blocks_again=consumer
+                )
+
+    def _lowers_counter_of(self, _command: Command) -> int | None:
+        """Return the consumer whose counter of unacknowledged messages a late command lowers; nobody's, here."""
+        return None
+
+    def _forget_missing_blocks(self) -> None:
+        """Forget what no longer matters: a blocked consumer is unblocked at half its limit."""
+        half = int(self.core.state.s[st_.MAX_UNACKED_CONSUMER]) // 2
+        for consumer in list(self._unblocked_by_order):
+            gone = consumer not in self.core.connected() or self.core.is_blocked(consumer)
+            if gone or self.core.unacked(consumer) <= half:
+                del self._unblocked_by_order[consumer]
 
     def _unacked(self) -> Unacked:
         """Return the unacknowledged messages of the subscription, as far as the lines have shown them."""

@@ -184,6 +184,9 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         if who(line) in self._contested and line.recorded["blocked"] is False:
             del self._contested[who(line)]  # it was not blocked, as the line shows
             self.core.unblock(who(line))
+        missing = self._unblocked_by_order.pop(who(line), None)
+        if missing is not None and line.recorded["blocked"]:
+            self.block_again(missing)
         self._change_limit_by(line)
         super()._on_flow(line)
 
@@ -531,6 +534,9 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         contested = self._contested.get(consumer)
         if plain.blocked and contested is not None:
             return [c._replace(blocked=False, racing=contested.seq) for c in found]
+        missing = self._unblocked_by_order.get(consumer)
+        if not plain.blocked and missing is not None:
+            return [c._replace(blocked=True, racing=missing.seq) for c in found]
         if plain.blocked and (early or (lowered and plain.unacked <= half)):
             parked = int(self.core.state.parked_permits[self.core.slot(consumer)])
             at = max([*lowered.values(), *early.values()])
