@@ -529,14 +529,14 @@ class PendingAcksDriver(OpenTotalsDriver):
     def _released_at_once(self, consumer: int, hash_value: int) -> int | None:
         """Apply a trim, or a request for everything, that releases a hash; returns the reference count before.
 
-        Both let go of several entries at once, and say nothing about each. A request that names entries does so, too, where
-        no line shows removals. ``None``: none of them releases the hash.
+        Both let go of several entries at once, and say nothing about each. A recorder may have named the entries of the
+        request. ``None``: neither releases the hash.
         """
         before = None
         if self._is_trimmed(consumer, hash_value):
             before = self._trim_now(consumer, hash_value)
         request = self._next_request(consumer) if before is None else None
-        if request is not None and (request.inputs["positions"] is None or not self.acks_are_logged):
+        if request is not None:
             self._let_go_at_once(request)
             before = self._releases.meet(consumer, hash_value)
         return self._trim_now(consumer, hash_value) if before is None else before
