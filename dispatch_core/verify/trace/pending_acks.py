@@ -529,17 +529,27 @@ class PendingAcksDriver(OpenTotalsDriver):
     def _released_at_once(self, consumer: int, hash_value: int) -> int | None:
         """Apply a trim, or a request for everything, that releases a hash; returns the reference count before.
 
-        Both let go of several entries at once, and say nothing about each. A recorder may have named the entries of the
-        request. ``None``: neither releases the hash.
+        Both let go of several entries at once, without a line for each. ``None``: neither releases the hash.
         """
         before = None
         if self._is_trimmed(consumer, hash_value):
             before = self._trim_now(consumer, hash_value)
         request = self._next_request(consumer) if before is None else None
-        if request is not None:
+        if request is not None and self._takes_at_once(request):
             self._let_go_at_once(request)
             before = self._releases.meet(consumer, hash_value)
         return self._trim_now(consumer, hash_value) if before is None else before
+
+    def _takes_at_once(self, request: Line) -> bool:
+        """Check whether no entry of a request has a line for its removal. Recorders may name the entries of any request."""
+        wanted = set(request.inputs["positions"] or ())
+        for line in self._later_lines():
+            if line is request:
+                break
+            own = line.kind == "pending_ack_removed" and line.consumer == request.consumer
+            if own and wanted.intersection(line.recorded["positions"]):
+                return False
+        return True
 
     def _is_trimmed(self, consumer: int, hash_value: int) -> bool:
         """Check whether a trim that is under way lets go of an entry of a hash."""
