@@ -554,9 +554,13 @@ class MultipleConsumersVerifier(ShownStateDriver):
             self._go_on(outcome, window)
             return outcome
 
-        outcome = self._decide(
-            window, steps, decide, lambda answer: self._differing_round(answer, entries, recorded)
-        )
+        def differences(answer: Round) -> list[Difference]:
+            return [
+                *self._differing_round(answer, entries, recorded),
+                *self._differing_charges(answer, window),
+            ]
+
+        outcome = self._decide(window, steps, decide, differences)
         self._refused = self._at, outcome.answer.refused
         self._charged(outcome.answer, window, before)
         if unknown:
@@ -571,6 +575,36 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._judge(window, outcome)
         self._open_totals(window, outcome.answer)
         self._after_round(outcome.answer)
+
+    def _differing_charges(self, outcome: Round, window: Window) -> list[Difference]:
+        """Find sends that are charged less than in the plain order, as indexes of them are acknowledged within the round.
+
+        Acknowledged indexes are not charged. The dispatcher looks for them before the send, and no line shows when
+        (AbstractBaseDispatcher.filterEntriesForConsumer). Other charges show in the permits (``shown_state``).
+        """
+        acked = {command.entry for command in self._peeked.values() if command.words}
+        if not acked:
+            return []
+        found: list[Difference] = []
+        sends, sent = -1, None
+        for _at, line in self._within(window.end):
+            if line.kind == "sent":
+                sends, sent = sends + 1, line
+            elif line.kind == "send_returned" and sent is not None:
+                before, after = sent.recorded["permits_before"], line.recorded["permits_after"]
+                sizes = {
+                    entry: self.core.state.num_messages.item(entry)
+                    for entry in sent.recorded["positions"]
+                    if entry >= 0
+                }
+                charged = sum(sizes.values()) - outcome.acked_in_send(sends, who(sent))
+                most = sum(size for entry, size in sizes.items() if entry in acked)
+                if None not in (before, after) and 0 < charged - (before - after) <= most:
+                    expected, recorded = (
+                        f"charged {permits} permits" for permits in (charged, before - after)
+                    )
+                    found.append(Difference("permits", expected, recorded, 0, line.seq))
+        return found
 
     def _steps_of_round(self, _recorded: Recorded) -> int:
         """Return in how many steps the core decides a round: other threads may come in between."""

@@ -3,6 +3,9 @@
 In ``soak-24695-classic-shared-racing`` (tests/data/races) consumer 2 had asked for batch 387:17 again, and consumer 4 has it
 now. Lines 608 and 609: both acknowledge the same message. The counter of consumer 4 falls twice for it, as line 642 shows.
 Its pending ack has one message less, too (#25592). So the request of line 1709 lowers the counter by one less, to 0.
+
+In ``4.0.0/soak-82459-ch-racing`` the ack of line 1027 has one of the two messages of 14:61, which the round of line 1023
+sends again at 1033. The send is charged for three of four messages, as the lines from 1048 on show.
 """
 
 from __future__ import annotations
@@ -89,3 +92,42 @@ def test_one_message_is_not_two(tmp_path: Path) -> None:
     trace = t.raw(LATER)
     del t.line_of(trace, SEND)["positions"][-1], t.line_of(trace, SEND)["batch_sizes"][-1]
     assert SEND in {finding.seq for finding in t.divergent(LATER, trace, tmp_path)}
+
+
+CHARGED_LESS: Final = TWICE.parents[1] / "4.0.0" / "soak-82459-ch-racing"
+WITHIN_ROUND, ROUND, RETURNED = 1027, 1023, 1048
+
+
+def test_an_ack_within_a_round_may_lower_the_charge() -> None:
+    tally = t.verified(CHARGED_LESS).tally
+    assert [(found.seq, found.status, found.racing_seq) for found in tally.findings] == [
+        (RETURNED, "uncertain", WITHIN_ROUND)
+    ]
+
+
+def test_or_may_come_behind_the_charge(tmp_path: Path) -> None:
+    trace = t.raw(CHARGED_LESS)
+    for line in trace:
+        if line.get("seq", 0) >= RETURNED:
+            if "permits_after" in line:
+                line["permits_after"] -= 1
+            if "total_permits" in line:
+                line["total_permits"] -= 1
+                line["usable"][0][2] -= 1
+    assert t.verified(t.copy_with(CHARGED_LESS, trace, tmp_path)).tally.findings == []
+
+
+@pytest.mark.parametrize("permits", [1, 2, -2])
+def test_no_more_messages_are_left_out(permits: int, tmp_path: Path) -> None:
+    trace = t.raw(CHARGED_LESS)
+    t.line_of(trace, RETURNED)["permits_after"] = permits
+    assert RETURNED in {found.seq for found in t.divergent(CHARGED_LESS, trace, tmp_path)}
+
+
+def test_an_ack_before_the_round_is_left_out_for_certain(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(CHARGED_LESS), WITHIN_ROUND, ROUND - 2)
+    assert not [
+        found
+        for found in t.verified(t.copy_with(CHARGED_LESS, trace, tmp_path)).tally.findings
+        if found.seq > RETURNED - 2
+    ]
