@@ -380,10 +380,10 @@ class PendingAcksDriver(OpenTotalsDriver):
         messages = self.core.add_requested(who(line), sorted(asked))
         self._finish_later(line, Redelivered(messages))
 
-    def _finish_later(self, request: Line, lowering: Redelivered) -> None:
-        """Note the steps of a redelivery request that follow its line."""
+    def _finish_later(self, request: Line, lowering: Redelivered | None) -> None:
+        """Note the steps of a redelivery request that follow its line; ``lowering``: ``None`` if it came before."""
         parked = ParkedFlow(request.inputs["positions"] is None, self._parked_reach_at(who(request)))
-        steps = (lowering, parked)
+        steps = [parked] if lowering is None else [lowering, parked]
         late = self.connection(who(request)).late
         late += [Command(request.seq, who(request), "redelivery request", result=step) for step in steps]
 

@@ -181,7 +181,8 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
             messages = self.core.unacked(consumer) - self._messages(self.core.pending_on(consumer))
         if begun is not None:
             messages = max(messages - begun.messages, 0)
-        self._finish_later(line, Redelivered(messages))
+        is_lowered = begun is not None and not messages  # and its consumer's block is cleared
+        self._finish_later(line, None if is_lowered else Redelivered(messages))
         if everything and not self._tracked:
             self._open_what_stays(line, set(asked) - before)
         if everything and not self._in_one_batch():

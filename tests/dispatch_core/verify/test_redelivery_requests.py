@@ -26,6 +26,9 @@ And of a request that names entries: in ``random-40017-ch-racing`` the request o
 within a round. It lowers the counter before the round asks for the usable permits, so that the send of line 239 has 24
 entries and not 23.
 
+In ``shared-60073-racing`` the request of line 687 has lowered the counter before the send of 682, which blocks the consumer.
+It clears no block behind that: the attempts of 688 and 691 read nothing.
+
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
 187 to 198, within a round. What the round sends to its consumer at 199 stays. In ``soak-81727-classic-range-racing`` the
 request of line 2436 has cleared the counter before the send of line 2427, so that its message counts for good (line 2438).
@@ -211,3 +214,19 @@ def test_what_is_sent_behind_the_clear_of_the_counter_counts(
     assert {f.status for f in found if f.seq == COUNTED} == ({status} if status else set())
     if status == "uncertain":
         assert {f.racing_seq for f in found if f.seq == COUNTED} == {CLEARED}
+
+
+BLOCKED_AFTER: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "shared-60073-racing"
+)
+
+
+def test_a_request_that_came_before_a_send_does_not_clear_its_block(tmp_path: Path) -> None:
+    found = t.verified(BLOCKED_AFTER).tally.findings
+    assert [(finding.seq, finding.status, finding.racing_seq) for finding in found] == [
+        (682, "uncertain", 687),
+        (684, "uncertain", 687),
+    ]
+    trace = t.raw(BLOCKED_AFTER)
+    t.line_of(trace, 692)["pending_replay"] = True
+    assert 692 in {finding.seq for finding in t.divergent(BLOCKED_AFTER, trace, tmp_path)}
