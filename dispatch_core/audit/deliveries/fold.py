@@ -82,14 +82,14 @@ EVENT_COLUMNS: Final = (
         "permits",
     ),
     *("positions", "ack_type", "ack_sets", "gap_from_seq", "gap_to_seq", "gap_lines", "checkpoint_json"),
-    *("by", "moved_to", "what", "value", "limit_active"),
+    *("by", "moved_to", "what", "value", "limit_active", "active"),
 )
 #: Kinds of lines that are rare without a trace, and that ``head`` should hold from the whole log.
 RARE_KINDS: Final = (
     *("consumer_added", "consumer_removed", "checkpoint", "active_notified", "limit", "subscription_deleted"),
 )
 #: Further columns of the events of a trace.
-TRACE_COLUMNS: Final = ("mark_delete", "active", "sorted", "op", "target")
+TRACE_COLUMNS: Final = ("mark_delete", "sorted", "op", "target")
 #: Lines that bring the Key_Shared policy.
 _POLICIES: Final = ("consumer_added", "checkpoint")
 _ACTIVE: Final = ("active_picked", "active_notified", "handover_scheduled")
