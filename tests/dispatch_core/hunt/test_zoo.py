@@ -35,6 +35,7 @@ BY_HAND: Final = frozenset({"23870-free-within-round"})
 RARE: Final = frozenset({"24898-rewind-undone"})
 #: A hunt takes so many sets of keys until it has found an exhibit, at most; nearly all are found with the first.
 SETS_OF_KEYS: Final = 100
+pytestmark = pytest.mark.slow  # compiles the search, which takes minutes on a slow machine
 by_name = pytest.mark.parametrize("exhibit", EXHIBITS, ids=[exhibit.name for exhibit in EXHIBITS])
 
 
@@ -56,7 +57,6 @@ def test_there_are_enough() -> None:
         assert known in names, known
 
 
-@pytest.mark.sampled(3)
 @by_name
 def test_each_release_gets_its_verdict(exhibit: Exhibit) -> None:
     found = {release: zoo.verdict(exhibit, release) for release in zoo.RELEASES}
