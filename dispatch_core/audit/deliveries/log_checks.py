@@ -209,7 +209,7 @@ class Connected:
         of the cursor disconnects the active consumer and chooses no other (see ``cursor_moves.chooses_active_consumer``).
         """
         self.meet(events)
-        active = self._active_at(events)
+        active = self._active_at(events) if self._single_active else None
         codes, words = encoded(events["kind"])
         words = words.to_pylist()
         wanted = np.array([w in _NEEDS_CONNECTION or w == "consumer_added" for w in words] or [False])[codes]
@@ -246,7 +246,7 @@ class Connected:
             handled_late = np.array([w in _HANDLED_LATE for w in words])[codes[at]]
             removed_us = np.array([self._removed_us.get(number, 0) for number in numbers])[code[at]]
             gone &= ~(handled_late & (t_us[at] - removed_us <= HANDLED_LATE_US))
-        if gone.any() and self._single_active:
+        if gone.any() and active is not None:
             is_sent = np.array([w == "sent" for w in words])[codes[at]]
             gone &= ~(is_sent & ((active[at] == consumer[at]) | (active[at] == _NOT_SHOWN)))
         seq = _ints(events["seq"])
