@@ -147,8 +147,13 @@ class TracedWaits:
 
     @property
     def beyond(self) -> tuple[int, int] | None:
-        """Position of the first entry that the last sample did not look at; ``None`` = it looked at all."""
-        return None if self._line is None else self._tracker.beyond
+        """Position of the first entry that the last sample did not look at; ``None`` = it looked at all.
+
+        Where the verification has stopped, no sample says anything about what waits at the end.
+        """
+        if self._line is None or (self._driver is not None and self._driver.stopped is not None):
+            return None
+        return self._tracker.beyond
 
     def finish(self, seq: int, as_of_us: int) -> list[SampledWait]:
         """Return what waited, with what still does at ``as_of_us``, behind the log's last line ``seq``.

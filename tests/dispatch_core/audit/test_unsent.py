@@ -6,14 +6,17 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from dispatch_core.audit.limits import Limits
 from dispatch_core.audit.unsent_entries import explained
 from dispatch_core.audit.waits.notes import MOST_POSITIONS
+from dispatch_core.recording.reader import find_recordings, read_recording
 from dispatch_core.replay.whole_log import WholeAudit, audit_whole
 from tests.dispatch_core.audit.small_logs import Event, ack, added, message, numbered, read, sent, write
 
+STALLS = Path(__file__).resolve().parents[2] / "data" / "stalls"
 AT_ONCE = Limits(stuck_key_ms=0, stuck_consumer_ms=0, stuck_subscription_ms=0)
 MANY = 3 * MOST_POSITIONS
 
@@ -83,3 +86,24 @@ def test_what_was_sent_in_the_end_explains_nothing(tmp_path: Path) -> None:
     assert "stuck_key" in found.anomalies["kind"].to_pylist()
     assert sum(found.anomalies["unsent"].fill_null(0).to_pylist()) == 0
     assert explained(found.anomalies, 0) == 0
+
+
+def test_behind_the_end_of_the_comparison_every_unsent_entry_counts() -> None:
+    """In this trace (tests/data/stalls) delayed messages end the comparison with the rules; 4:99 is the last one sent."""
+    (source,) = find_recordings([str(STALLS / "4.0.0" / "soak-82225-ch-racing")])
+    (log,) = read_recording(source).logs
+    sent = log.events.filter(pc.equal(log.events["kind"], "sent"))["positions"].to_pylist()
+    delivered = {(position["ledger_id"], position["entry_id"]) for row in sent for position in row}
+    last_ms = log.events["t_us"][-1].as_py() // 1000
+    due = [
+        (row["ledger_id"], row["entry_id"])
+        for row in log.messages.to_pylist()
+        if last_ms - max(row["publish_time_ms"], row["deliver_at_ms"] or 0) > 200
+    ]
+    at_100_ms = Limits(
+        stuck_key_ms=100, stuck_consumer_ms=100, stuck_subscription_ms=100, never_delivered_ms=100
+    )
+    found = audit_whole(log, limits=at_100_ms, closed=False)
+    unsent = len({*due} - delivered)
+    assert found.waits["never_delivered"].to_pylist() == [unsent]
+    assert unsent > sum(found.anomalies["unsent"].fill_null(0).to_pylist())
