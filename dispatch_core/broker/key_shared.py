@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -337,6 +338,16 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         a consumer is chosen for the first entry, for what another thread does then. Entries of a round that begins when all
         consumers have left are dropped; the first consumer that comes back finds a rewound cursor.
         """
+        return self._round(kind, entries, between, partial(self._choose, within=within))
+
+    def _round(
+        self,
+        kind: str,
+        entries: Sequence[int],
+        between: Between,
+        choose: Callable[[Round, bool, st_.I64], int],
+    ) -> Round:
+        """Dispatch one read result (``round``); ``choose``: its first step, as ``_choose``."""
         if entries:
             self._check_stored(min(entries))
             self._check_stored(max(entries))
@@ -349,7 +360,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             between(2)
             result.dropped, result.in_replay = True, int(st.s[st_.N_REPLAY])
             return result
-        chosen = self._choose(result, is_replay, array, within)
+        chosen = choose(result, is_replay, array)
         between(1)
         permits = st.permits.tolist()
         result.permits_before = {self._numbers[slot]: permits[slot] for slot in self._connected_slots()}

@@ -33,7 +33,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +186,45 @@ class ClassicKeySharedDispatcher(KeySharedDispatcher):
 
     def _plan_normal(self) -> None:
         read_loop_classic.plan_normal(self.state, self._plan)
+
+    def round_in_turns(
+        self, kind: str, entries: Sequence[int], later: Sequence[Collection[int]], between: Between
+    ) -> Round:
+        """Dispatch one read result as ``round`` does, with a step before the turns of each set of consumers in ``later``.
+
+        The broker gives each consumer its turn, and looks right then at how much it may take, and at mark-delete. What
+        other threads do in between, only the turns to come see. ``between(step)`` is called before the turns of all other
+        consumers (0), of each set (1, …), and before the last two steps of ``round``. Source: sendMessagesToConsumers.
+        """
+
+        def choose(_result: Round, is_replay: bool, array: st_.I64) -> int:
+            return self._choose_in_turns(is_replay, array, later, between)
+
+        return self._round(kind, entries, lambda step: between(step + len(later) if step else 0), choose)
+
+    def _choose_in_turns(
+        self, is_replay: bool, entries: st_.I64, later: Sequence[Collection[int]], between: Between
+    ) -> int:
+        """Choose as ``read_loop_classic.group`` does, in turns."""
+        st, outcome = self.state, self._outcome[: len(entries)]
+        owners = int(read_loop_classic.begin_group(st, is_replay, entries, outcome)) if len(entries) else -1
+        turn_of = {
+            self.slot(consumer): turn for turn, consumers in enumerate(later, 1) for consumer in consumers
+        }
+        turn_of_entry = np.array([turn_of.get(slot, 0) for slot in outcome.tolist()], np.int64)
+        for turn in range(len(later) + 1):
+            if turn:
+                between(turn)
+            if owners < 0:
+                continue
+            for slot in self._connected_slots():
+                if turn_of.get(slot, 0) == turn:
+                    read_loop_classic.allow_owner(st, slot, is_replay)
+            in_turn = turn_of_entry == turn
+            chosen = outcome[in_turn]
+            read_loop_classic.take_allowed(st, entries[in_turn], chosen)
+            outcome[in_turn] = chosen
+        return owners
 
     def _conclude(self, result: Round, entries: st_.I64, chosen: int) -> None:
         answer = int(commands.classic_goes_on(self.state, chosen, len(result.sent)))

@@ -169,6 +169,17 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
     ``outcome[i]`` = slot, or TO_REPLAY, NOT_TOUCHED. Returns how many consumers own entries of the result; -1 if R1
     dropped it.
     """
+    owners = begin_group(st, is_replay, entries, outcome)
+    if owners >= 0:
+        for at in range(st.s[N_CONSUMERS]):
+            allow_owner(st, st.order[at] + WIDE, is_replay)
+        take_allowed(st, entries, outcome)
+    return owners
+
+
+@compiled
+def begin_group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
+    """Note the owner of each entry in ``outcome``; returns the number of owners, -1 if R1 dropped the result (``group``)."""
     st.s[STAMP] += 1
     keeps_r1 = st.s[IN_ORDER] == 1 and st.s[NO_MIN_REPLAY] == 0
     if keeps_r1 and not takes_stuck_flag(st) and dropped_by_min_replay(st):
@@ -178,8 +189,12 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
                 outcome[i] = TO_REPLAY
                 requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
         return -1
-    owners = note_owners(st, is_replay, entries, outcome)
-    allow_owners(st, is_replay)
+    return note_owners(st, is_replay, entries, outcome)
+
+
+@compiled
+def take_allowed(st: State, entries: I64, outcome: I64) -> None:
+    """Choose the owner of each entry that may take it (``allow_owner``); add the others to the replay set."""
     for i in range(len(entries)):
         slot = outcome[i]
         if slot == TO_REPLAY:
@@ -190,7 +205,6 @@ def group(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
             st.left[slot] = 0
             outcome[i] = TO_REPLAY
             requeue(st, entries[i], st.hash_id[entries[i]] + WIDE)
-    return owners
 
 
 @compiled
@@ -215,20 +229,18 @@ def note_owners(st: State, is_replay: bool, entries: I64, outcome: I64) -> int:
 
 
 @compiled
-def allow_owners(st: State, is_replay: bool) -> None:
-    """Note how many entries each owner may take (``left``), and its position limit (``limit``)."""
+def allow_owner(st: State, slot: int, is_replay: bool) -> None:
+    """Note how many entries a consumer may take (``left``), and its position limit (``limit``), if it owns any."""
     stamp = st.s[STAMP]
-    for at in range(st.s[N_CONSUMERS]):
-        slot = st.order[at] + WIDE
-        if st.seen_stamp[slot] != stamp:
-            continue
-        st.left[slot] = room_in_messages(st, slot)
-        if st.left[slot] == 0 or replay_order_of_consumer(st, slot):
-            st.left[slot] = 0
-            continue
-        st.limit[slot] = position_limit(st, slot, is_replay)
-        if st.s[IN_ORDER] == 1 and st.joined_at[slot] == NOT_TRACKED and st.stuck[slot] == 1:
-            st.left[slot] = 0
+    if st.seen_stamp[slot] != stamp:
+        return
+    st.left[slot] = room_in_messages(st, slot)
+    if st.left[slot] == 0 or replay_order_of_consumer(st, slot):
+        st.left[slot] = 0
+        return
+    st.limit[slot] = position_limit(st, slot, is_replay)
+    if st.s[IN_ORDER] == 1 and st.joined_at[slot] == NOT_TRACKED and st.stuck[slot] == 1:
+        st.left[slot] = 0
 
 
 @compiled

@@ -431,6 +431,14 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
         "if sent_to == 0 and (owners > 0 or st.s[N_RECENT] == 0):",
         "if False:",
     ),
+    "classic_turns_at_once": edit(
+        "all turns of a classic round see what another thread does between two of them",
+        "key_shared_classic:ClassicKeySharedDispatcher._choose_in_turns",
+        "for turn in range(len(later) + 1):\n        if turn:\n            between(turn)\n",
+        "for turn in range(1, len(later) + 1):\n"
+        "        between(turn)\n"
+        "    for turn in range(len(later) + 1):\n",
+    ),
     **WRONG_BATCHES,
     **WRONG_CHOICES,
     **WRONG_COUNTING,

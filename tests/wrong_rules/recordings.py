@@ -269,6 +269,7 @@ SHOWN_BY: Final[dict[str, tuple[str, ...]]] = {
         "4.2.4/designed-all-leave-classic-ch",
         "4.0.0/designed-all-leave-classic-ch",
     ),
+    "classic_turns_at_once": ("4.2.4/soak-82645-classic-range-racing",),
     "highest_of_equal_ranges_is_split": (
         "4.0.0-preview.1/designed-slow-owner-newcomer-range",
         "4.2.4/designed-negative-acks-range",

@@ -43,13 +43,16 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
     core: ClassicKeySharedDispatcher
     dispatcher: ClassVar[type[KeySharedDispatcher]] = ClassicKeySharedDispatcher
-    send_step: ClassVar[int] = 0  # how much a consumer gets is decided right before it is sent
 
     def __init__(self, log: DispatcherLog, profile: Profile, entries: Entries, facts: TraceFacts) -> None:
         super().__init__(log, profile, entries, facts)
         # Pairs of consumers: the first was sent to before the second in some round; whether its first entry came first, too.
         self._served_before: set[tuple[int, int, bool]] = set()
         self._attempts_logged = facts.reads_framed
+        # Consumers whose turns in the present round come behind prunes that stand behind sends, by prune.
+        self._later_turns: list[set[int]] = []
+        # Index of each prune in the present round → step of the turn that it is in.
+        self._turn_of_prune: dict[int, int] = {}
         # The read position of the line consumer_added, by consumer, until its selector_added.
         self._shown_at_join: dict[int, int] = {}
 
@@ -165,7 +168,15 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             ]
         return super()._decide(window, steps, decide, differences)
 
-    def _gone_before(self, at: int, send: Line) -> set[tuple[int, int]]:
+    def _step_of_send(self, consumer: int) -> int:
+        """See ``RacingDriver``. How much a consumer gets is decided in its turn, right before it is sent."""
+        return next((turn for turn, later in enumerate(self._later_turns, 1) if consumer in later), 0)
+
+    def _steps_behind_send(self, consumer: int, logged: int) -> int:
+        """See ``RacingDriver``. A send shows that the turns before the next of ``_later_turns`` are over."""
+        return max(self._step_of_send(consumer) + 1, logged) if self._later_turns else logged
+
+    def _gone_before(self, at: int, send: Line) -> dict[tuple[int, int], int]:
         """See ``RacingDriver``. A turn of a round prunes, too, and its line shows how far all is acknowledged by then.
 
         Only the round prunes within a round: the hook of mark-delete waits for the dispatcher's lock.
@@ -177,7 +188,10 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             position = line.recorded["mark_delete"] if line.kind == "recently_joined_pruned" else None
             if position is not None:
                 reached = self._entries.last_up_to(*position)
-                gone |= {item for item in self._removed_between(pruned_at) if item[1] <= reached}
+                step = self._turn_of_prune.get(pruned_at, 0)
+                for item in self._removed_between(pruned_at):
+                    if item[1] <= reached:
+                        gone[item] = min(step, gone.get(item, step))
         return gone
 
     def _pauses(self, recorded: Recorded) -> list[int]:
@@ -217,13 +231,35 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
+    def _round_lines(self, window: Window) -> Recorded:
+        """See ``MultipleConsumersVerifier``. A prune behind a send begins the turn of another consumer."""
+        self._later_turns, self._turn_of_prune, sent = [], {}, False
+        connected = set(self.core.connected())
+        for at, line in self._within(window.end) if connected else ():
+            if line.kind == "recently_joined_pruned":
+                if sent:
+                    self._later_turns.append(set())
+                self._turn_of_prune[at], sent = len(self._later_turns), False
+            elif line.kind == "sent":
+                sent = True
+                if self._later_turns:
+                    self._later_turns[-1] |= {who(line)} & connected
+        return super()._round_lines(window)
+
+    def _steps_of_round(self, recorded: Recorded) -> int:
+        """See ``MultipleConsumersVerifier``."""
+        return super()._steps_of_round(recorded) + len(self._later_turns)
+
     def _dispatch(self, kind: str, entries: list[int], between: Between, steps: int) -> Round:
         """See ``MultipleConsumersVerifier``. Mark-delete may move between two turns of a round.
 
         What was refused in a turn before is in the replay set; how much that is, the end of the round shows.
         """
         passed = self.core.mark_delete()
-        outcome = super()._dispatch(kind, entries, between, steps)
+        if self._later_turns:
+            outcome = self.core.round_in_turns(kind, entries, self._later_turns, between)
+        else:
+            outcome = super()._dispatch(kind, entries, between, steps)
         recorded = self._lines[self._window_end].recorded
         refused = [entry for entry in outcome.to_replay if passed < entry <= self.core.mark_delete()]
         if kind == "Normal" and refused and recorded.get("in_replay") is not None:

@@ -8,7 +8,7 @@ that overlap it are tried in the orders the trace leaves open. Its end is search
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain, pairwise, takewhile
@@ -141,8 +141,9 @@ class RacingDriver(CursorDriver):
         self._effects = Effects()
         self._closing: Command | None = None  # the dispatcher is closed within the present window
         self._sent_at: dict[int, int] = {}  # consumer → seq of its send in the present window
-        # Consumer and entry of pending acks that go in the present window before a send, as its lines prove.
-        self._gone_first: set[tuple[int, int]] = set()
+        # Consumer and entry of pending acks that go in the present window before a send, as its lines prove → before which
+        # step.
+        self._gone_first: dict[tuple[int, int], int] = {}
         self._window_end = 0  # index of the last line of the present window
         self._permits_at_end: dict[
             int, int
@@ -583,7 +584,7 @@ class RacingDriver(CursorDriver):
         if not window.closed:
             self._settle_all()
             return Outcome(decide(lambda _step: None), [])
-        self._sent_at, self._gone_first = {}, set()
+        self._sent_at, self._gone_first = {}, {}
         any_removed = False
         sending: Line | None = None  # the send whose line stands, and that of its return does not yet
         self._window_end = window.end
@@ -596,14 +597,14 @@ class RacingDriver(CursorDriver):
                 self._sent_at[line.consumer] = line.seq
                 sending = line
                 if any_removed and not self.steps_of_send:
-                    self._gone_first |= self._gone_before(at, line)
-                logged += self.steps_of_send
+                    self._note_gone_first(self._gone_before(at, line))
+                logged = self._steps_behind_send(line.consumer, logged)
             elif kind == "send_returned":
                 sending = None
             elif kind == "pending_ack_removed":
                 any_removed = True
                 if sending is not None and sending.consumer == line.consumer and not self.steps_of_send:
-                    self._gone_first |= self._gone_within(at, sending)
+                    self._note_gone_first(self._gone_within(at, sending))
             elif kind in ("flow", "ack"):
                 if at not in self._judged:
                     self._peek(line, logged)
@@ -707,23 +708,35 @@ class RacingDriver(CursorDriver):
                 following.step = max(command.step, following.step)
         return {c: commands for c, commands in waiting.items() if commands}, late
 
-    def _gone_before(self, at: int, send: Line) -> set[tuple[int, int]]:
-        """Return consumer and entry of pending acks of which a send proves that they went before it.
+    def _step_of_send(self, _consumer: int) -> int:
+        """Return before which step of a round comes, in the plain order, what arrives before the send to a consumer."""
+        return self.send_step
+
+    def _steps_behind_send(self, _consumer: int, logged: int) -> int:
+        """Return how many steps of a round are over behind the line of a send, of which ``logged`` were before it."""
+        return logged + self.steps_of_send
+
+    def _note_gone_first(self, gone: Mapping[tuple[int, int], int]) -> None:
+        for item, step in gone.items():
+            self._gone_first[item] = min(step, self._gone_first.get(item, step))
+
+    def _gone_before(self, at: int, send: Line) -> dict[tuple[int, int], int]:
+        """Return consumer and entry of pending acks of which a send proves that they went before it → before which step.
 
         A send adds its pending acks behind its line, under the lock under which a removal writes its own. So where it sends
         an entry again, and the removal stands in front of it, it was the pending ack of the earlier send that went.
         """
         sent = {(send.consumer, entry) for entry in send.recorded["positions"]}
-        return {gone for gone in self._removed_between(at) if gone in sent}
+        return {gone: self._step_of_send(gone[0]) for gone in self._removed_between(at) if gone in sent}
 
-    def _gone_within(self, at: int, send: Line) -> set[tuple[int, int]]:
-        """Return consumer and entry of pending acks that go at the line at index ``at``, and are there again behind a send.
+    def _gone_within(self, at: int, send: Line) -> dict[tuple[int, int], int]:
+        """Return, as ``_gone_before``, the pending acks that go at index ``at`` and are there again behind a send.
 
         The send adds its pending acks somewhere between its line and that of its return. If one is removed again later, then
         it was that of an earlier send which went here.
         """
         return {
-            (send.consumer, entry)
+            (send.consumer, entry): self._step_of_send(send.consumer)
             for entry in self._lines[at].recorded["positions"]
             if send.consumer is not None
             and entry in send.recorded["positions"]
@@ -749,30 +762,32 @@ class RacingDriver(CursorDriver):
     def _place_before_sends(self, waiting: dict[int, list[Command]], late: dict[int, list[Command]]) -> None:
         """Place the acks of ``_gone_first`` before the sends of a window, and what their connections did before."""
         for connection, commands in list(waiting.items()):
-            proven = [
-                at
-                for at, command in enumerate(commands)
-                if command.entry >= 0
-                and not command.is_fact
-                and (self.core.holder(command.entry, command.connection), command.entry) in self._gone_first
-            ]
-            if not proven:
+            proven = [self._gone_before_step(command) for command in commands]
+            count = max((at for at, step in enumerate(proven, 1) if step is not None), default=0)
+            if not count:
                 continue
-            first, following = commands[: proven[-1] + 1], commands[proven[-1] + 1 :]
-            for command in first:
-                command.step = command.latest = self.send_step
+            first, following = commands[:count], commands[count:]
+            for at, command in enumerate(first):  # a connection's commands keep their order
+                command.step = command.latest = min(step for step in proven[at:] if step is not None)
             for command in following:
-                command.earliest = max(command.earliest, self.send_step)
+                command.earliest = max(command.earliest, first[-1].step)
             waiting[connection], waiting[BEHIND_PLACED - connection] = [], following
             self._placed += first
             placed = late.setdefault(connection, [])
             placed += first
             placed.sort(key=lambda command: command.seq)
 
+    def _gone_before_step(self, command: Command) -> int | None:
+        """Return the step before which the pending ack of a command goes, as lines prove; ``None`` = they do not."""
+        if command.entry < 0 or command.is_fact:
+            return None
+        holder = self.core.holder(command.entry, command.connection)
+        return None if holder is None else self._gone_first.get((holder, command.entry))
+
     def _step_of(self, command: Command, steps: int) -> int:
         """Return before which step of a window a command that arrives within it has its effect, in the plain order."""
         before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
-        return self.send_step if before_send else steps
+        return self._step_of_send(command.connection) if before_send else steps
 
     def _note_contested_blocks(self, unacked: I64, waiting: dict[int, list[Command]]) -> None:
         """Note consumers that a send left blocked although an ack of theirs overlaps it: the order shows later.

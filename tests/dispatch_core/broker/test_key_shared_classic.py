@@ -265,6 +265,41 @@ def test_a_stuck_round_reads_on_once() -> None:
     assert driver.core.attempt_read().kind == "Normal"
 
 
+def two_owners(permits: int) -> tuple[Driver, list[int]]:
+    """Return a dispatcher with two consumers that have so many permits, which has read an entry of each."""
+    profile = profile_of("4.2.4")
+    driver = Driver(profile, [key_that_goes(profile, 1, 1), key_that_goes(profile, 2, 2)])
+    driver.join(1, permits)
+    driver.join(2, permits)
+    driver.core.flow(1, 1)
+    driver.core.flow_applied(1, 1)
+    driver.core.attempt_read()
+    assert driver.core.read_done("Normal", [0, 1])
+    return driver, [0, 1]
+
+
+@pytest.mark.parametrize("permits", [0, 1])
+def test_a_round_in_turns_without_a_change_in_between_is_a_round(permits: int) -> None:
+    (whole, entries), (in_turns, _) = two_owners(permits), two_owners(permits)
+    expected = whole.core.round("Normal", entries)
+    steps: list[int] = []
+    assert in_turns.core.round_in_turns("Normal", entries, [{2}], steps.append) == expected
+    assert steps == [0, 1, 2, 3]
+    assert in_turns.core.state.in_replay.tolist() == whole.core.state.in_replay.tolist()
+
+
+@pytest.mark.parametrize(("later", "sent"), [({2}, {1: [0], 2: [1]}), ({1}, {1: [0]})])
+def test_only_turns_to_come_see_what_another_thread_does(later: set[int], sent: dict[int, list[int]]) -> None:
+    """Permits of consumer 2 arrive between two turns."""
+    driver, entries = two_owners(0)
+
+    def between(step: int) -> None:
+        if step == 1:
+            driver.core.flow(2, 1)
+
+    assert driver.core.round_in_turns("Normal", entries, [later], between).sent == sent
+
+
 @pytest.mark.parametrize(("version", "kind"), [("3.0.4", "Replay"), ("3.0.5", "None")])
 def test_a_replay_read_leaves_out_what_has_no_permits_since_22245(version: str, kind: str) -> None:
     profile = profile_of(version)
