@@ -15,15 +15,16 @@ from typing import Final
 from dispatch_core.broker.multiple_consumers import Round
 from dispatch_core.verify.inputs import Line
 from dispatch_core.verify.trace.driver import who
+from dispatch_core.verify.trace.open_blocks import OpenBlocksDriver
 from dispatch_core.verify.trace.races import Command
-from dispatch_core.verify.trace.racing import RacingDriver, Window
+from dispatch_core.verify.trace.racing import Window
 
 #: Number of sends whose effect on the total permits stays open; of earlier ones the plain order holds. Attempts that have
 #: lines show the total, so that more than those of one round are open only without such lines.
 _MAX_OPEN: Final = 4
 
 
-class OpenTotalsDriver(RacingDriver):
+class OpenTotalsDriver(OpenBlocksDriver):
     """Keep open what sends with acknowledged batch indexes lower the total permits by."""
 
     def apply_fact(self, fact: Command) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, pairwise, takewhile
 from typing import ClassVar, Final, TypeVar
@@ -20,7 +20,7 @@ from dispatch_core.broker.multiple_consumers import (
     MultipleConsumersDispatcher,
     Released,
 )
-from dispatch_core.broker.state import I64, State
+from dispatch_core.broker.state import State
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.verify.inputs import Entries, Line, shown_consumers
 from dispatch_core.verify.tally import Finding, Tally, cut_off
@@ -33,21 +33,18 @@ from dispatch_core.verify.trace.races import (
     CLOSE,
     FACTS,
     LIMIT,
-    UNBLOCKS,
     Command,
     Connection,
     Difference,
     Outcome,
     search,
 )
-from dispatch_core.verify.trace.subscription_block import Unacked
 
 A = TypeVar("A")
 
 #: Pseudo connection of what moves the cursor without an ack.
 _CURSOR: Final = -1
-#: Pseudo connections of contested blocks, and of flows to take back, count down in twos from here.
-_CONTESTED: Final = -2
+#: Pseudo connections of flows to take back count down in twos from here; those of contested blocks lie in between.
 _COUNTED: Final = -3
 
 #: Kinds that the dispatcher writes under its lock: a membership change is over when one of them stands.
@@ -151,12 +148,6 @@ class RacingDriver(CursorDriver):
         self._placed: list[Command] = []  # that arrive in the present window, with a place in the plain order
         # Consumer → flows that a window took for counted, and that no line shows to be.
         self._taken: dict[int, list[Command]] = {}
-        # Consumer → the ack that overlapped the send which blocked it: had it come first, no block.
-        self._contested: dict[int, Command] = {}
-        # Consumer → the ack that overlapped a send and kept it from blocking: had it come later, the consumer is blocked.
-        self._unblocked_by_order: dict[int, Command] = {}
-        # Consumer → the ack that unblocks it, as long as its thread may not have come so far.
-        self._unblocking: dict[int, Command] = {}
         self._facts: list[Command] = []  # open facts, see ``races``
         self._counting_logged = facts.counting_logged
 
@@ -199,7 +190,6 @@ class RacingDriver(CursorDriver):
             *(connection.late for connection in connections),
             *self._taken.values(),
             self._peeked.values(),
-            self._contested.values(),
         )
         return list({id(command): command for command in kept}.values())
 
@@ -285,7 +275,6 @@ class RacingDriver(CursorDriver):
         """
         permits = self._permits(line)
         connection = self.connection(who(line))
-        self._has_unblocked(who(line))
         requests = any(command.entry < 0 and not command.permits for command in connection.late)
         lowers_first = self.core.state.s[st_.UNBLOCK_TEST] == st_.UNBLOCK_AFTER
         if lowers_first and (requests or self.core.is_blocked(who(line))):
@@ -354,10 +343,6 @@ class RacingDriver(CursorDriver):
         ``flows``: its flows are, too. They stay open until the dispatcher's line where their counting is not logged: an
         attempt that began before them may be logged after.
         """
-        for consumer in [
-            c for c, ack in self._unblocking.items() if self.connection(ack.connection) is connection
-        ]:
-            self._has_unblocked(consumer)
         if flows and self._taken:
             self._taken = {
                 c: open_ for c, open_ in self._taken.items() if self.connection(c) is not connection
@@ -368,12 +353,6 @@ class RacingDriver(CursorDriver):
             if flows or not command.permits:
                 connection.late.remove(command)
                 self.finish_late(command)
-
-    def _has_unblocked(self, consumer: int) -> None:
-        """Take a line that shows that the ack which unblocks a consumer has come so far."""
-        ack = self._unblocking.pop(consumer, None)
-        if ack is not None and ack.applied:
-            self.core.unblock(consumer)
 
     def finish_late(self, command: Command) -> None:
         """Apply the later steps of a command whose effect was logged."""
@@ -391,8 +370,6 @@ class RacingDriver(CursorDriver):
     def _settle_all(self) -> None:
         """Finish the later steps of all connections, but those that a line to come shows to come later."""
         self._taken.clear()
-        for consumer in list(self._unblocking):
-            self._has_unblocked(consumer)
         for connection in sorted(self._live.values(), key=_number):
             for command in [command for command in connection.late if not self._comes_later(command)]:
                 connection.late.remove(command)
@@ -430,9 +407,7 @@ class RacingDriver(CursorDriver):
         """Apply the break of a connection before its consumer is removed; nothing, where no decision depends on it."""
 
     def apply_fact(self, fact: Command) -> None:
-        """Apply an open fact; a subclass that opens others extends this."""
-        if fact.subscription_blocked is not None and self._unacked().keeps_block():
-            self.core.block_subscription(blocked=fact.subscription_blocked)
+        """Apply an open fact; a subclass that opens some extends this."""
 
     @abstractmethod
     def finish_command(self, command: Command) -> None:
@@ -627,18 +602,25 @@ class RacingDriver(CursorDriver):
             found = differences(answer)
             return Outcome(answer, found, explained=not found)
         stage = _Stage(self, window)
-        unacked = self.core.state.unacked.copy()
-        limited = bool(self._sent_at) and self.core.state.s[st_.MAX_UNACKED_SUBSCRIPTION] > 0
-        before = self._unacked() if limited else None
-        overlapping = self._overlapping_acks(window, waiting, late) if limited else []
-        outcome = search(stage, waiting, late, steps, decide, differences, self._take_work)
+        return self._search(
+            window,
+            waiting,
+            late,
+            lambda: search(stage, waiting, late, steps, decide, differences, self._take_work),
+        )
+
+    def _search(
+        self,
+        _window: Window,
+        waiting: dict[int, list[Command]],
+        late: dict[int, list[Command]],
+        decide: Callable[[], Outcome[A]],
+    ) -> Outcome[A]:
+        """Decide a window (``races.search``) and commit the order that holds; returns the outcome."""
+        outcome = decide()
         self._commit(outcome, late)
         for command in chain(self._peeked.values(), *waiting.values()):
             command.earliest = 0
-        self._note_contested_blocks(unacked, waiting)
-        self._note_missing_blocks(outcome, late)
-        if before is not None:
-            self._note_subscription_block(window, before, overlapping)
         return outcome
 
     def _peek(self, line: Line, logged: int) -> None:
@@ -680,26 +662,16 @@ class RacingDriver(CursorDriver):
             command.step = steps if moves else self._step_of(command, steps)
             self._placed.append(command)
             late.setdefault(command.connection, []).append(command)
-        for consumer, command in list(self._contested.items()):
-            if not self.core.is_blocked(consumer):
-                del self._contested[consumer]
-            else:
-                waiting[_CONTESTED - 2 * consumer] = [command]
+        waiting |= self._open_blocks()
         for consumer, flows in self._taken.items():
             waiting[_COUNTED - 2 * consumer] = [
                 Command(flow.seq, consumer, flow.what, uncounts=flow) for flow in reversed(flows)
             ]
-        self._forget_missing_blocks()
-        for consumer, ack in chain(self._unblocked_by_order.items(), self._unblocking.items()):
-            if not ack.applied:
-                waiting[UNBLOCKS - consumer] = [ack]
         if self._closing is not None:
             waiting[CLOSE] = [self._closing]
         limit = self._change_of_limit()
         if limit is not None:
             waiting[LIMIT] = [limit]
-        if self._facts and not self._may_keep_block():
-            self._facts = [fact for fact in self._facts if fact.subscription_blocked is None]
         waiting |= {FACTS - number: [fact] for number, fact in enumerate(self._facts)}
         if self._gone_first:
             self._place_before_sends(waiting, late)
@@ -719,6 +691,10 @@ class RacingDriver(CursorDriver):
     def _note_gone_first(self, gone: Mapping[tuple[int, int], int]) -> None:
         for item, step in gone.items():
             self._gone_first[item] = min(step, self._gone_first.get(item, step))
+
+    def _open_blocks(self) -> dict[int, list[Command]]:
+        """Return what may unblock a consumer before a decision or block it again, by pseudo connection; nothing, here."""
+        return {}
 
     def _gone_before(self, at: int, send: Line) -> dict[tuple[int, int], int]:
         """Return consumer and entry of pending acks of which a send proves that they went before it → before which step.
@@ -788,127 +764,6 @@ class RacingDriver(CursorDriver):
         """Return before which step of a window a command that arrives within it has its effect, in the plain order."""
         before_send = command.permits and command.seq < self._sent_at.get(command.connection, 0)
         return self._step_of_send(command.connection) if before_send else steps
-
-    def _note_contested_blocks(self, unacked: I64, waiting: dict[int, list[Command]]) -> None:
-        """Note consumers that a send left blocked although an ack of theirs overlaps it: the order shows later.
-
-        ``unacked``: the counter of each slot before the window.
-        """
-        limit = int(self.core.state.s[st_.MAX_UNACKED_CONSUMER])
-        for consumer in self.core.blocked_consumers():
-            if self.core.unacked(consumer) <= unacked[self.core.slot(consumer)]:
-                continue
-            acks = [
-                command
-                for command in chain(*waiting.values())
-                if command.entry >= 0
-                and not command.applied
-                and self.core.holder(command.entry, command.connection) == consumer
-            ]
-            messages: dict[int, int] = {}  # entry → by how many its acks lower the counter
-            for ack in acks:
-                messages[ack.entry] = max(messages.get(ack.entry, 0), self._lowered_by(ack))
-            if acks and self.core.unacked(consumer) - sum(messages.values()) < limit:
-                what = f"{self._name(acks[0])}, before the send that blocked consumer {consumer},"
-                self._contested[consumer] = Command(acks[0].seq, consumer, what, unblocks=consumer)
-
-    def _note_missing_blocks(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
-        """Note consumers that a send left unblocked, and would have blocked if acks that overlap it came later.
-
-        In the plain order these acks (``late``) have lowered the counter before the send.
-        """
-        limit = int(self.core.state.s[st_.MAX_UNACKED_CONSUMER])
-        for consumer in self._sent_at if limit > 0 and late else ():
-            if consumer not in self.core.connected() or self.core.is_blocked(consumer):
-                continue
-            acks = [
-                command
-                for command in chain(*late.values())
-                if command not in outcome.late and self._lowers_counter_of(command) == consumer
-            ]
-            unacked = self.core.unacked(consumer)
-            if unacked < limit <= unacked + sum(self._lowered_by(ack) for ack in acks):
-                what = f"{self._name(acks[0])}, behind the send that blocked consumer {consumer},"
-                self._unblocked_by_order[consumer] = Command(
-                    acks[0].seq, consumer, what, result=acks[0].result, blocks_again=consumer
-                )
-
-    def _lowers_counter_of(self, _command: Command) -> int | None:
-        """Return the consumer whose counter of unacknowledged messages a late command lowers; nobody's, here."""
-        return None
-
-    def _forget_missing_blocks(self) -> None:
-        """Forget what no longer matters: a blocked consumer is unblocked at half its limit."""
-        half = int(self.core.state.s[st_.MAX_UNACKED_CONSUMER]) // 2
-        for consumer in list(self._unblocked_by_order):
-            gone = consumer not in self.core.connected() or self.core.is_blocked(consumer)
-            if gone or self.core.unacked(consumer) <= half:
-                del self._unblocked_by_order[consumer]
-
-    def _unacked(self) -> Unacked:
-        """Return the unacknowledged messages of the subscription, as far as the lines have shown them."""
-        s = self.core.state.s
-        return Unacked(
-            s.item(st_.MAX_UNACKED_SUBSCRIPTION), s.item(st_.TOTAL_UNACKED), bool(s[st_.BLOCKED_ON_UNACKED])
-        )
-
-    def _may_keep_block(self) -> bool:
-        """Check whether the subscription keeps its block, or its lack of one, with the late commands or without them."""
-        now = self._unacked()
-        late = sum(self._lowered_by(command) for command in self._late_commands())
-        return now.keeps_block() or replace(now, messages=now.messages - late).keeps_block()
-
-    def _overlapping_acks(
-        self, window: Window, waiting: dict[int, list[Command]], late: dict[int, list[Command]]
-    ) -> list[tuple[Command, int]]:
-        """Return the acks that may come before or after the sends of a round, each with the messages that it acknowledges.
-
-        A send raises the counters between its line and that of its return.
-        """
-        returned = [line.seq for _at, line in self._within(window.end) if line.kind == "send_returned"]
-        last_sent = max(returned, default=self._lines[window.end].seq)
-        return [
-            (command, messages)
-            for command in chain(*waiting.values(), *late.values())
-            if not command.is_fact and command.seq < last_sent and (messages := self._lowered_by(command))
-        ]
-
-    def _lowered_by(self, command: Command) -> int:
-        """Return by how many messages a command that may still come lowers the counters of unacknowledged messages."""
-        if command.entry < 0 or isinstance(command.result, CursorStep):
-            return 0
-        left = sum(word.bit_count() for word in command.words)
-        return max(self.core.unacked_messages(command.entry) - left, 0)
-
-    def _note_subscription_block(
-        self, window: Window, before: Unacked, overlapping: list[tuple[Command, int]]
-    ) -> None:
-        """Open a fact if it depends on overlapping acks whether the sends of a round leave the subscription blocked.
-
-        ``before``: the unacknowledged messages at its beginning.
-        """
-        after = self._unacked()
-        opened = [fact for fact in self._facts if fact.subscription_blocked is not None]
-        if opened:
-            if not after.keeps_block():
-                self._facts = [fact for fact in self._facts if fact not in opened]
-            return
-        acked = sum(messages for _ack, messages in overlapping)
-        sent = sum(
-            self.core.unacked_messages(entry)
-            for _at, line in self._within(window.end)
-            if line.kind == "sent"
-            for entry in line.recorded["positions"]
-            if entry >= 0
-        )
-        contested = (
-            before.may_be_unblocked(sent, acked) if after.blocked else before.may_be_blocked(sent, acked)
-        )
-        if contested and overlapping:
-            ack = overlapping[0][0]
-            what = f"{self._name(ack)}, before or after a send,"
-            fact = Command(ack.seq, ack.connection, what, subscription_blocked=not after.blocked)
-            self._facts.append(fact)
 
     def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
         self.core.connections_return()
