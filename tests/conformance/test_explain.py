@@ -84,7 +84,7 @@ STORIES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "whom", "words"), STORIES, ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("level", ["T", "E"])
 def test_known_stories_are_explained(

@@ -19,7 +19,7 @@ VECTORS = sorted(GOLDEN.rglob("*.jsonl.gz"))
 pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden vectors beside the repository")
 
 
-@pytest.mark.parametrize("path", some(VECTORS, 2), ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize("path", some(VECTORS, 3), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_vectors(path: Path) -> None:
     result = judge(read(path))
     assert result.problems == []

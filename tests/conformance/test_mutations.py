@@ -95,7 +95,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("kind", "level", "subscription"), CASES)
 def test_every_fault_is_found_and_nothing_else(
     kind: str, level: str, subscription: str, tmp_path_factory: pytest.TempPathFactory

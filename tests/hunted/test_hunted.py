@@ -31,6 +31,7 @@ def test_the_rule_that_a_mutant_changes_is_there(name: str, tmp_path: Path) -> N
             assert (tmp_path / file).read_text() != (CORE / file).read_text()
 
 
+@pytest.mark.slow  # what kills a mutant is played on the right core, whose search is compiled for that
 @pytest.mark.parametrize(
     ("name", "promise"),
     [("draining_off", "split_key"), ("rewinds_too_far", "stuck"), ("leaving_permits_stay", "leak")],

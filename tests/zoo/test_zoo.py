@@ -67,6 +67,7 @@ def test_answers_are_compared_by_their_promise() -> None:
     assert lines[-1].startswith("zoo: 2 of 4 plays as the rules say, 1 of them broke a promise")
 
 
+@pytest.mark.slow  # compiles the search
 @pytest.mark.parametrize("kind", ["Failover", "Key_Shared"])
 def test_random_schedules_are_the_same_by_seed_and_have_a_reset_behind_a_delivery(kind: str) -> None:
     first, again, other = (sample(kind, "4.2.4", seed) for seed in (1, 1, 2))

@@ -45,7 +45,7 @@ def log_of(path: Path) -> DispatcherLog:
     return stripped(log)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", SAMPLES, ids=SAMPLE_IDS)
 def test_under_the_recorded_rules_it_is_as_recorded(path: Path) -> None:
     log = log_of(path)
@@ -59,7 +59,7 @@ def test_under_the_recorded_rules_it_is_as_recorded(path: Path) -> None:
     assert (findings(again) == findings(log)) == alike
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("path", some(SAMPLES, 2), ids=some(SAMPLE_IDS, 2))
 def test_what_is_simulated_is_a_log_that_the_rules_would_have_made(path: Path) -> None:
     """The replay without a trace does not know of the simulation and judges every delivery by the rules."""
