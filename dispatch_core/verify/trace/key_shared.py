@@ -110,11 +110,13 @@ class KeySharedVerifier(MultipleConsumersVerifier):
     def _on_selector_removed(self, line: Line) -> None:
         """Remove a consumer.
 
-        The second time that one is disconnected (``log_checks``) there is nothing to remove.
+        The second time that one is disconnected (``log_checks``) there is nothing to remove. If nobody is connected, the
+        draining hashes are cleared again (#22270).
         """
         self._compare_selector(line)
         consumer = who(line)
         if consumer not in self.core.connected():
+            self._clear_due = self._tracked and not self.core.connected()
             return
         self._settle_all()
         self._keep_pending_acks(consumer)

@@ -10,6 +10,10 @@ reads were issued before, are charged one message less.
 
 In ``4.0.0/soak-82096-failover-quiet`` the rest of batch 1:26 is acknowledged at lines 485 and 486, between the read result
 of line 484 and its round, 487. The send is charged for all but the three indexes that were acknowledged before the result.
+
+In ``4.2.4/soak-82707-failover-racing`` an index of batch 73:14 is acknowledged at line 94, and its connection goes on at
+line 106. The send of line 104 is charged for the index. The redelivery request of line 95 came before the acknowledgement:
+the executor of the dispatcher writes its line.
 """
 
 from __future__ import annotations
@@ -141,9 +145,14 @@ def test_an_ack_behind_the_read_result_may_not_count() -> None:
     assert [(finding.status, finding.racing_seq) for finding in found] == [("uncertain", FIRST_ACK)]
 
 
-@pytest.mark.parametrize(("permits", "possible"), [(-25, False), (-24, False), (-22, True), (-21, False)])
+@pytest.mark.parametrize(
+    ("permits", "possible"), [(-26, True), (-25, False), (-24, True), (-22, True), (-21, False), (-19, False)]
+)
 def test_indexes_count_as_of_one_of_the_acks(permits: int, possible: bool, tmp_path: Path) -> None:
-    """Three indexes before the first ack, four behind it, none behind the last one: the batch is acknowledged."""
+    """Three indexes before the first ack, four behind it, none behind the last one: the batch is acknowledged.
+
+    The last ack before the result may be held up: then there are two.
+    """
     trace = t.raw(BEHIND_READ)
     t.line_of(trace, CHARGED)["permits_after"] = permits
     found = {finding.seq for finding in t.divergent(BEHIND_READ, trace, tmp_path)}
@@ -154,3 +163,36 @@ def test_acks_in_front_of_the_read_result_count(tmp_path: Path) -> None:
     """The result right in front of the round."""
     trace = t.moved(t.raw(BEHIND_READ), RESULT, BEGUN - 1)
     assert CHARGED in {finding.seq for finding in t.divergent(BEHIND_READ, trace, tmp_path)}
+
+
+HELD_UP: Final = RECORDING.parents[1] / "4.2.4" / "soak-82707-failover-racing"
+HELD_UP_ACK, HELD_UP_RETURNED, GOES_ON = 94, 105, 106
+
+
+def test_an_ack_that_is_held_up_may_not_lower_the_charge() -> None:
+    found = [
+        (finding.seq, finding.status, finding.racing_seq) for finding in t.verified(HELD_UP).tally.findings
+    ]
+    assert found == [(HELD_UP_RETURNED, "uncertain", HELD_UP_ACK)]
+
+
+def test_an_ack_in_its_place_lowers_the_charge(tmp_path: Path) -> None:
+    trace = t.raw(HELD_UP)
+    for line in trace:
+        if line.get("seq", 0) >= HELD_UP_RETURNED:
+            for name in ("permits_before", "permits_after", "max_entries"):
+                if name in line:
+                    line[name] += 1
+    assert t.verified(t.copy_with(HELD_UP, trace, tmp_path)).tally.findings == []
+
+
+@pytest.mark.parametrize("permits", [7, 10])
+def test_an_ack_that_is_held_up_explains_no_other_charge(permits: int, tmp_path: Path) -> None:
+    trace = t.raw(HELD_UP)
+    t.line_of(trace, HELD_UP_RETURNED)["permits_after"] = permits
+    assert HELD_UP_RETURNED in {finding.seq for finding in t.divergent(HELD_UP, trace, tmp_path)}
+
+
+def test_it_is_not_held_up_when_its_connection_has_gone_on(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(HELD_UP), GOES_ON, HELD_UP_ACK + 1)
+    assert t.divergent(HELD_UP, trace, tmp_path)

@@ -104,13 +104,31 @@ def test_so_may_one_of_key_shared(name: str, tmp_path: Path) -> None:
         for nth, line in enumerate(
             line
             for line in trace[begun:]
-            if line["kind"] in ("consumer_removing", "selector_removed", "consumer_removed")
+            if line["kind"] in ("consumer_removing", "selector_removed", "draining_clear", "consumer_removed")
         )
     ]
     for line in again:
         line["t_us"] = trace[-1]["t_us"]
     tally = t.verified(t.copy_with(RACES / name, [*trace, *again], tmp_path)).tally
     assert tally.total("divergent") == before.total("divergent") == 0
+
+
+CLEARED_AGAIN: Final = RACES / "4.0.0" / "soak-82833-ch-racing"
+FIRST_REMOVAL, LAST_CLEAR, SECOND_REMOVAL, SECOND_CLEAR = 1827, 1855, 1861, 1862
+
+
+def test_a_second_removal_with_nobody_connected_clears_the_draining_hashes_again(tmp_path: Path) -> None:
+    """A topic is unloaded: consumer 4 is removed before consumer 3, and again behind it (#22270)."""
+    assert t.verified(CLEARED_AGAIN).tally.total("divergent") == 0
+    trace = t.raw(CLEARED_AGAIN)
+    trace.remove(t.line_of(trace, SECOND_CLEAR))
+    assert SECOND_CLEAR + 1 in {finding.seq for finding in t.divergent(CLEARED_AGAIN, trace, tmp_path)}
+
+
+def test_a_removal_with_others_connected_clears_nothing(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(CLEARED_AGAIN), LAST_CLEAR, FIRST_REMOVAL)
+    found = {finding.expected for finding in t.divergent(CLEARED_AGAIN, trace, tmp_path)}
+    assert "the draining hashes stay" in found
 
 
 GOES_ON: Final = RACES / "4.2.4" / "soak-81385-second-ch-racing"
