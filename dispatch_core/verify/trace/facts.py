@@ -30,6 +30,8 @@ class TraceFacts:
         ranges_announced: a consumer announces key hash ranges.
         counting_logged: the log shows when permits were counted (``flow_counted``).
         attempts_logged: the log shows read attempts. Traces of a heavy load leave them out.
+        reads_before_attempts: number of reads that were issued before the first read attempt that the log shows. A recorder
+            that leaves attempts out under a heavy load may write those that come when the load is over.
         reads_framed: every read that was issued stands in a read attempt.
         notices_logged: the log shows notices of the active consumer.
         removals_logged: the log shows removals of pending acks.
@@ -42,12 +44,18 @@ class TraceFacts:
     ranges_announced: bool = False
     counting_logged: bool = False
     attempts_logged: bool = False
+    reads_before_attempts: int = 0
     reads_framed: bool = True
     notices_logged: bool = False
     removals_logged: bool = False
     cursor_ops_logged: bool = False
     lowest_sent: Position | None = None
     _inside_attempt: bool = False  # at the last line
+
+    @property
+    def attempts_from_the_start(self) -> bool:
+        """True if the log shows read attempts from its beginning on; one line may be missing."""
+        return self.attempts_logged and self.reads_before_attempts <= 1
 
     def with_lines(self, events: pa.Table) -> TraceFacts:
         """Return the facts about these lines and the next ones, ``events`` (``FACT_COLUMNS``)."""
@@ -57,18 +65,24 @@ class TraceFacts:
         def rows(*kinds: str) -> npt.NDArray[np.intp]:
             return np.flatnonzero(np.isin(codes, [at for at, word in enumerate(counts) if word in kinds]))
 
-        added = rows("consumer_added")
-        ranges = pc.list_value_length(events["ranges"].take(pa.array(added)))
-        inside, framed = self._framed(
-            rows("read_attempt"), rows("read_attempt_end"), rows("read_issued", "replay_read_issued")
+        added, attempts, reads = (
+            rows("consumer_added"),
+            rows("read_attempt"),
+            rows("read_issued", "replay_read_issued"),
         )
+        before = 0 if self.attempts_logged else len(reads)
+        if len(attempts) and before:
+            before = int(np.searchsorted(reads, attempts[0]))
+        ranges = pc.list_value_length(events["ranges"].take(pa.array(added)))
+        inside, framed = self._framed(attempts, rows("read_attempt_end"), reads)
         return replace(
             self,
             reads_logged=self.reads_logged or any(counts.get(kind, 0) for kind in READ_LINES),
             consumers_added=self.consumers_added + len(added),
             ranges_announced=self.ranges_announced or (pc.max(ranges).as_py() or 0) > 0,
             counting_logged=self.counting_logged or counts.get("flow_counted", 0) > 0,
-            attempts_logged=self.attempts_logged or counts.get("read_attempt", 0) > 0,
+            attempts_logged=self.attempts_logged or len(attempts) > 0,
+            reads_before_attempts=self.reads_before_attempts + before,
             reads_framed=self.reads_framed and framed,
             notices_logged=self.notices_logged or counts.get("active_notified", 0) > 0,
             removals_logged=self.removals_logged or counts.get("pending_ack_removed", 0) > 0,

@@ -79,7 +79,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         # read results waiting for their round: type, entries, how many more that the message log does not hold
         self._results: deque[tuple[str, list[int], int]] = deque()
         # Traces of a heavy load leave read attempts out: they are then inferred from the first line that shows one.
-        self._attempts_logged = facts.attempts_logged
+        # When the load is over they may have lines.
+        self._attempts_logged = facts.attempts_from_the_start
         self._late_entries = LateEntries(log.messages)
         self._deliver_times = DeliverTimes(log.messages)
         self._reads = ReadsUnderWay()
@@ -255,6 +256,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
     # --- reads ---------------------------------------------------------------------------------------------------
 
     def _on_read_attempt(self, line: Line) -> None:
+        self._attempts_logged = True
         self._attempt(self._frame(line, "read_attempt_end"))
 
     def _attempt(self, window: Window, *, including: bool = False) -> None:

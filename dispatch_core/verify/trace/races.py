@@ -91,6 +91,7 @@ class Command:
     stay: tuple[int, ...] = ()  # an open fact: entries that a request for everything has not taken
     uncleared: int = 0  # an open fact: messages sent when a request for everything had cleared the counter
     counted_twice: CountedTwice | None = None  # an open fact about acks of batch indexes
+    trims: bool = False  # an open fact: the trim of a move comes behind a send of what the move has passed
     requests: bool = False  # a redelivery request whose line is to come has begun
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
@@ -119,7 +120,7 @@ class Command:
     @property
     def about_a_counter(self) -> bool:
         """True for an open fact that a shown counter of unacknowledged messages settles."""
-        return bool(self.stay) or self.uncleared != 0 or self.counted_twice is not None
+        return bool(self.stay) or self.uncleared != 0 or self.counted_twice is not None or self.trims
 
 
 @dataclass(slots=True)

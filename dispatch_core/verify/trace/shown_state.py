@@ -420,11 +420,51 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             if messages > 0:
                 self._effects_open.ack(_TRIM, self._moved_at.seq, consumer, messages)
 
+    def _open_trim(self, sent: Line) -> None:
+        """Open a fact if a send has entries that a move has passed: the trim may come behind it, and takes them, too.
+
+        Where hashes drain, the releases of the trim show that.
+        """
+        moved, consumer = self._moved_at, who(sent)
+        if self._tracked or moved is None or self._trim_is_long_ago() or not self._trims_after_a_move():
+            return
+        passed = [entry for entry in sent.recorded["positions"] if 0 <= entry <= self.core.mark_delete()]
+        known = any(fact.trims and fact.connection == consumer for fact in self._facts)
+        if passed and not known:
+            what = f"the move of the cursor, whose trim comes after {self._positions(passed)} was sent,"
+            self._facts.append(Command(moved.seq, consumer, what, trims=True))
+
+    def apply_fact(self, fact: Command) -> None:
+        """See ``RacingDriver``."""
+        super().apply_fact(fact)
+        if fact.trims:
+            self._effects.trimmed += self._trim_passed()
+
+    def _show(self, fact: Command) -> None:
+        """See ``RedeliveryRequestsDriver``."""
+        super()._show(fact)
+        self._take_trimmed()
+
+    def _is_refuted(self, fact: Command) -> bool:
+        """See ``RedeliveryRequestsDriver``. A trim may be still to come."""
+        return super()._is_refuted(fact) or (fact.trims and self._trim_is_long_ago())
+
+    def _adds(self, fact: Command) -> int:
+        """See ``RedeliveryRequestsDriver``."""
+        if not fact.trims or self._trim_is_long_ago():
+            return super()._adds(fact)
+        mark_delete = self.core.mark_delete()
+        return -self._messages([e for e in self.core.pending_on(fact.connection) if e <= mark_delete])
+
     def _trim_is_over(self, since: int) -> None:
         """Take a trim as done by a value that is sampled after line ``since``, if the move was long ago."""
-        if self._moved_at is not None and self._line.t_us - self._moved_at.t_us > HELD_UP_US:
+        if self._moved_at is not None and self._trim_is_long_ago():
             self._effects_open.close(_TRIM, since)
             self._moved_at = None
+
+    def _trim_is_long_ago(self) -> bool:
+        """Check whether the last move of the cursor is so long ago that its trim is over."""
+        return self._moved_at is None or self._line.t_us - self._moved_at.t_us > HELD_UP_US
 
     def _on_cursor_state(self, line: Line) -> None:
         """See ``CursorDriver``: who asks for the positions has the answer to the operation."""
@@ -889,6 +929,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         """See ``Driver``."""
         self._compare_sizes(line)
         self._note_sent(line)
+        self._open_trim(line)
 
     _judged_read_issued = PositionsDriver._compare_positions
 
