@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 
 import pytest
 
@@ -44,6 +45,7 @@ SPARK_ORDER = (
 ORDERS = {"dispatch_core": CORE_ORDER, "spark_jobs": SPARK_ORDER}
 
 
+@cache
 def project_imports() -> list[Import]:
     sources = {
         module_name(path, PACKAGE_FOLDERS): path.read_text(encoding="utf-8") for path in tracked("*.py")
