@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from dispatch_core.broker.multiple_consumers import Acked, MultipleConsumersDispatcher, Released
 from dispatch_core.broker.state import NOBODY
@@ -20,8 +20,10 @@ from dispatch_core.verify.trace.draining_releases import Releases
 from dispatch_core.verify.trace.driver import acknowledged_by, who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.open_totals import OpenTotalsDriver
-from dispatch_core.verify.trace.races import Command
+from dispatch_core.verify.trace.races import REMOVALS, Command, Outcome
 from dispatch_core.verify.trace.racing import CursorStep, Window
+
+A = TypeVar("A")
 
 #: Kinds that a connection's thread writes when the command before is done.
 _OF_A_CONNECTION = frozenset({"flow", "ack", "redeliver"})
@@ -49,6 +51,8 @@ class Request:
 
 #: Lines that begin a decision which depends on draining hashes.
 _DECISIONS: Final = frozenset({"read_attempt", "round_begin"})
+#: Lines behind which nothing counts for the decision any more that they show.
+_DECIDED: Final = frozenset({"read_issued", "replay_read_issued", "read_attempt_end", "sent", "round_end"})
 
 
 def _key(ack: Command) -> tuple[int, int]:
@@ -90,6 +94,8 @@ class PendingAcksDriver(OpenTotalsDriver):
         self._removals_logged = facts.removals_logged
         # See ``refused_now``, with the index of the line.
         self._refused: tuple[int, list[tuple[int, int]]] = (-1, [])
+        # Consumer and entry of removals for a request that a decision has seen before their lines → their releases.
+        self._removed_early: dict[tuple[int, int], Released] = {}
 
     def _ahead_redeliver(self, at: int, line: Line) -> None:
         """See ``Driver``."""
@@ -111,6 +117,9 @@ class PendingAcksDriver(OpenTotalsDriver):
         self._acks = {_key(command): command for command in self._acks.values()}
         self._removed = {consumer: [*map(change, entries)] for consumer, entries in self._removed.items()}
         self._cleared = {consumer: [*map(change, entries)] for consumer, entries in self._cleared.items()}
+        self._removed_early = {
+            (consumer, change(entry)): released for (consumer, entry), released in self._removed_early.items()
+        }
 
     def _commands(self) -> list[Command]:
         """See ``RacingDriver``."""
@@ -279,6 +288,10 @@ class PendingAcksDriver(OpenTotalsDriver):
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for recorded in line.recorded["positions"]:
+            early = self._removed_early.pop((who(line), recorded), None)
+            if early is not None:
+                self._releases.expect([early], connection=early.consumer)
+                continue
             command = self._next_removal(who(line))
             entry = self._requested_entry(who(line)) if command is None else command.entry
             if entry is None or entry != recorded:
@@ -402,7 +415,39 @@ class PendingAcksDriver(OpenTotalsDriver):
                 command.step = 0 if self._counts_by_end(command.connection, command.result) else steps
             elif command.result is CursorStep.TRIM:
                 command.step = steps if self._trims_later(command.entry) else 0
-        return super()._under_way(steps)
+        waiting, late = super()._under_way(steps)
+        return waiting | self._removals_for_requests(), late
+
+    def _removals_for_requests(self) -> dict[int, list[Command]]:
+        """Return the removals for redelivery requests that a decision may have seen, by pseudo connection.
+
+        The thread of a connection removes the pending acks one by one, each with a line, and releases the hash behind it. A
+        scan that runs meanwhile may find the hash draining or not. The line of the request follows.
+        """
+        waiting: dict[int, list[Command]] = {}
+        acked = {ack.entry for ack in (*self._acks.values(), *self._peeked.values())}
+        for _at, line in self._within(self._window_end) if self._tracked and self._requests else ():
+            if line.kind in _DECIDED:
+                break
+            request = None if line.consumer is None else self._next_request(line.consumer)
+            if line.kind != "pending_ack_removed" or request is None:
+                continue
+            consumer, wanted = who(line), request.inputs["positions"]
+            for entry in line.recorded["positions"]:
+                pending = entry not in acked and self.core.holder(entry, consumer) == consumer
+                if pending and (wanted is None or entry in wanted):
+                    what = f"the removal of {self._entries.position(entry)} for a redelivery request"
+                    command = Command(line.seq, consumer, what, removes=entry)
+                    waiting.setdefault(REMOVALS - consumer, []).append(command)
+        return waiting
+
+    def _commit(self, outcome: Outcome[A], late: dict[int, list[Command]]) -> None:
+        """See ``RacingDriver``: removals that a decision has seen have had their effect before their lines."""
+        super()._commit(outcome, late)
+        for command in outcome.early:
+            if command.removes is not None and isinstance(command.result, Released):
+                self._removed_early[command.connection, command.removes] = command.result
+                self._removed.setdefault(command.connection, []).append(command.removes)
 
     def _trims_later(self, target: int) -> bool:
         """Check whether the trim of a move comes behind the present window: it has pending acks to remove and no release.

@@ -41,12 +41,14 @@ A = TypeVar("A")
 MAX_ORDERS: Final = 600
 
 #: Pseudo connections, of what no client's connection brings: the first numbers of open facts, of breaks of connections, of
-#: requests to come, of commands behind acks that come before sends and of unblocks to come, which count down from here ...
+#: requests to come, of commands behind acks that come before sends, of unblocks to come and of removals for requests, which
+#: count down from here ...
 FACTS: Final = -(1 << 40)
 BREAKS: Final = -(1 << 41)
 REQUESTS: Final = -(1 << 42)
 BEHIND_PLACED: Final = -(1 << 43)
 UNBLOCKS: Final = -(1 << 45)
+REMOVALS: Final = -(1 << 46)
 #: ... and the numbers of the close of the dispatcher, of the timer that cancels a waiting read, of the cursor's reset and of
 #: the change of a policy's limit of unacknowledged messages, and of a move of mark-delete behind a trim.
 CLOSE: Final = -(1 << 44)
@@ -93,6 +95,7 @@ class Command:
     counted_twice: CountedTwice | None = None  # an open fact about acks of batch indexes
     trims: bool = False  # an open fact: the trim of a move comes behind a send of what the move has passed
     requests: bool = False  # a redelivery request whose line is to come has begun
+    removes: int | None = None  # an entry whose pending ack such a request removes
     step: int = 0  # of a late one: before which step of the window it takes effect in the plain order
     earliest: int = (
         0  # the first step of the window that it may come before: those in front were logged already

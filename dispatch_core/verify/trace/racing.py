@@ -894,6 +894,9 @@ class _Stage:
             driver.core.trim_to(command.trims_to)
         elif command.resets_from is not None:
             driver.reset_later(command)
+        elif command.removes is not None:
+            released = driver.core.pending_ack_removed(command.removes, command.connection)
+            driver._effects.results.append((command, released))
         elif command.requests:
             driver._effects.results.append((command, driver.begin_request(command)))
         elif command.breaks:

@@ -134,7 +134,7 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         removed = list(self._removed.get(consumer, ()))
         for _at, line in self._within(max(self._window_end, self._at)):
             if line.kind == "pending_ack_removed" and line.consumer == consumer:
-                removed += [entry for entry in line.recorded["positions"] if entry in named]
+                removed += [e for e in line.recorded["positions"] if e in named and e not in removed]
         return removed
 
     def begin_request(self, command: Command) -> Begun | None:

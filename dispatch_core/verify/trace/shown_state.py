@@ -798,6 +798,9 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
     def _hash_to_remove(self, entry: int, holder: int) -> int | None:
         """Return the hash that is kept with a pending ack which is removed now; ``None`` if there is none."""
+        early = self._removed_early.get((holder, entry))
+        if early is not None:
+            return early.hash
         command = self._next_removal(holder, entry)
         if command is not None and command.applied:
             return command.result.released.hash if isinstance(command.result, Acked) else None

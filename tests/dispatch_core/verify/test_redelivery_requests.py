@@ -32,6 +32,9 @@ It clears no block behind that: the attempts of 688 and 691 read nothing.
 And one of 4.0.0, where a request for everything has lines: in ``soak-30035-range-racing`` it takes what is pending from line
 187 to 198, within a round. What the round sends to its consumer at 199 stays. In ``soak-81727-classic-range-racing`` the
 request of line 2436 has cleared the counter before the send of line 2427, so that its message counts for good (line 2438).
+
+In ``soak-82941-ch-racing`` the request of line 1587 removes five pending acks from line 1575 to 1583, within a read attempt.
+The scan comes behind all of them: it finds none of the three hashes draining, and the attempt reads 17 entries.
 """
 
 from __future__ import annotations
@@ -230,3 +233,33 @@ def test_a_request_that_came_before_a_send_does_not_clear_its_block(tmp_path: Pa
     trace = t.raw(BLOCKED_AFTER)
     t.line_of(trace, 692)["pending_replay"] = True
     assert 692 in {finding.seq for finding in t.divergent(BLOCKED_AFTER, trace, tmp_path)}
+
+
+SCANNED: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "soak-82941-ch-racing"
+FIRST_REMOVAL, LAST_REMOVAL, LAST_RELEASE, REPLAY_READ = 1575, 1583, 1584, 1585
+
+
+def test_a_scan_may_come_behind_the_removals_for_a_request() -> None:
+    tally = t.verified(SCANNED).tally
+    assert tally.total("divergent") == 0
+    found = [finding for finding in tally.findings if finding.seq == REPLAY_READ]
+    assert {(finding.status, finding.racing_seq) for finding in found} == {("uncertain", LAST_REMOVAL)}
+
+
+def test_a_scan_behind_the_removals_reads_nothing_else(tmp_path: Path) -> None:
+    trace = t.raw(SCANNED)
+    del t.line_of(trace, REPLAY_READ)["positions"][0]
+    assert REPLAY_READ in {finding.seq for finding in t.divergent(SCANNED, trace, tmp_path)}
+
+
+def test_removals_behind_the_read_come_too_late_for_the_scan(tmp_path: Path) -> None:
+    trace = t.raw(SCANNED)
+    for _line in range(LAST_RELEASE - FIRST_REMOVAL + 1):
+        t.moved(trace, FIRST_REMOVAL, REPLAY_READ)
+    assert t.divergent(SCANNED, trace, tmp_path)
+
+
+def test_a_removal_that_a_scan_has_seen_has_its_release(tmp_path: Path) -> None:
+    trace = t.raw(SCANNED)
+    t.line_of(trace, LAST_RELEASE)["ref_count_before"] += 1
+    assert LAST_RELEASE in {finding.seq for finding in t.divergent(SCANNED, trace, tmp_path)}
