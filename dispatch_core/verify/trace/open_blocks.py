@@ -5,9 +5,10 @@ A send may block its consumer (``maxUnackedMessagesPerConsumer``), or the subscr
 afterwards. Behind both the counter is the same, so that only later lines show which it was. Until then the block stays in
 question:
 
-* the plain order blocks the consumer, and an acknowledgement that comes first would not have let it (``_contested``);
-* the plain order does not, and one that comes later would have (``_unblocked_by_order``);
-* an acknowledgement has unblocked a consumer by its counter, and its thread has not come so far (``_unblocking``);
+* in the plain order the send blocks the consumer; it would not if an acknowledgement came first (``_contested``);
+* in the plain order it does not; it would if an acknowledgement came later (``_unblocked_by_order``);
+* an acknowledgement has lowered the counter so far that it unblocks the consumer, and its thread may not have done that yet
+  (``_unblocking``);
 * the subscription is blocked in one order and not in the other (``subscription_block``): an open fact (``races``).
 """
 

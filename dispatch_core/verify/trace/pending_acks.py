@@ -425,8 +425,10 @@ class PendingAcksDriver(OpenTotalsDriver):
         scan that runs meanwhile may find the hash draining or not. The line of the request follows.
         """
         waiting: dict[int, list[Command]] = {}
+        if not self._tracked or not any(self._requests.values()):
+            return waiting
         acked = {ack.entry for ack in (*self._acks.values(), *self._peeked.values())}
-        for _at, line in self._within(self._window_end) if self._tracked and self._requests else ():
+        for _at, line in self._within(self._window_end):
             if line.kind in _DECIDED:
                 break
             request = None if line.consumer is None else self._next_request(line.consumer)
@@ -434,8 +436,9 @@ class PendingAcksDriver(OpenTotalsDriver):
                 continue
             consumer, wanted = who(line), request.inputs["positions"]
             for entry in line.recorded["positions"]:
-                pending = entry not in acked and self.core.holder(entry, consumer) == consumer
-                if pending and (wanted is None or entry in wanted):
+                if entry < 0 or entry in acked or self.core.holder(entry, consumer) != consumer:
+                    continue
+                if wanted is None or entry in wanted:
                     what = f"the removal of {self._entries.position(entry)} for a redelivery request"
                     command = Command(line.seq, consumer, what, removes=entry)
                     waiting.setdefault(REMOVALS - consumer, []).append(command)
