@@ -65,14 +65,9 @@ class TraceFacts:
         def rows(*kinds: str) -> npt.NDArray[np.intp]:
             return np.flatnonzero(np.isin(codes, [at for at, word in enumerate(counts) if word in kinds]))
 
-        added, attempts, reads = (
-            rows("consumer_added"),
-            rows("read_attempt"),
-            rows("read_issued", "replay_read_issued"),
-        )
-        before = 0 if self.attempts_logged else len(reads)
-        if len(attempts) and before:
-            before = int(np.searchsorted(reads, attempts[0]))
+        added, attempts = rows("consumer_added"), rows("read_attempt")
+        reads = rows("read_issued", "replay_read_issued")
+        first_attempt = 0 if self.attempts_logged else attempts[0] if len(attempts) else len(codes)
         ranges = pc.list_value_length(events["ranges"].take(pa.array(added)))
         inside, framed = self._framed(attempts, rows("read_attempt_end"), reads)
         return replace(
@@ -82,7 +77,7 @@ class TraceFacts:
             ranges_announced=self.ranges_announced or (pc.max(ranges).as_py() or 0) > 0,
             counting_logged=self.counting_logged or counts.get("flow_counted", 0) > 0,
             attempts_logged=self.attempts_logged or len(attempts) > 0,
-            reads_before_attempts=self.reads_before_attempts + before,
+            reads_before_attempts=self.reads_before_attempts + int(np.count_nonzero(reads < first_attempt)),
             reads_framed=self.reads_framed and framed,
             notices_logged=self.notices_logged or counts.get("active_notified", 0) > 0,
             removals_logged=self.removals_logged or counts.get("pending_ack_removed", 0) > 0,
