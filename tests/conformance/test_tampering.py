@@ -33,7 +33,7 @@ BARS = {"quiet": 0.99, "racing": 0.97}
 #: Recordings in which each kind is tried once.
 RECORDINGS = 12 if WHOLE else 1
 #: Larger recordings take long. Without them there are some of every selector, release and order, quiet and racing.
-LARGEST_BYTES = 60_000 if WHOLE else 12_000
+LARGEST_BYTES = 60_000 if WHOLE else 20_000
 #: Not all of it is compared (docs/verify.md, "What is not judged").
 LEFT_OUT = ("large", "delayed", "compacted", "rate")
 #: Lines of a recording at which a kind is tried until it lends itself to one.

@@ -43,6 +43,7 @@ def test_a_mutant_is_killed(name: str, promise: str) -> None:
     assert len(result.answer.steps) <= 10
 
 
+@pytest.mark.slow
 def test_the_right_core_lives() -> None:
     result = hunted(NONE, interpreted_s=3.0, compiled_s=0.0)
     assert not result.killed

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dispatch_core.arrays.columns import Ints
+from dispatch_core.arrays.columns import Ints, Mask
 from dispatch_core.arrays.positions import locate
 from dispatch_core.audit.deliveries.findings import Finding
 from dispatch_core.audit.deliveries.layout import ENTRY, OPERATION
@@ -138,13 +138,37 @@ def first_sent_behind(window: LogWindow, scan: Scan, from_op: int = 0) -> npt.ND
 
 
 @dataclass(slots=True)
+class _Places:
+    """Positions of entries, ascending."""
+
+    ledger: Ints
+    entry: Ints
+
+    def __len__(self) -> int:
+        return len(self.ledger)
+
+    def behind_those_gone(self, before: _Places, low: tuple[int, int]) -> _Places:
+        """Return these, behind those of ``before`` that have left a window which begins at ``low``."""
+        gone = (before.ledger < low[0]) | ((before.ledger == low[0]) & (before.entry < low[1]))
+        return _Places(
+            np.concatenate([before.ledger[gone], self.ledger]),
+            np.concatenate([before.entry[gone], self.entry]),
+        )
+
+
+def _places_of(window: LogWindow, mask: Mask) -> _Places:
+    """Return the positions of the masked entries of a window."""
+    members = np.flatnonzero(mask)
+    return _Places(window.ledger[members].copy(), window.entry[members].copy())
+
+
+@dataclass(slots=True)
 class _Move:
     seq: int
     t_us: int
     by: str
-    ledger: Ints  # of the entries that were never sent
-    entry: Ints
-    pending: int  # number of those that were sent and not acknowledged
+    unsent: _Places  # entries that were never sent
+    pending: _Places  # those that were sent and not acknowledged
 
 
 class PassedEntries:
@@ -173,44 +197,43 @@ class PassedEntries:
             seq = int(window.op_seq[op])
             if not window.is_of_last_log(op):
                 continue
-            members = np.flatnonzero(passed & (ops == op))
-            ledger, entry = window.ledger[members].copy(), window.entry[members].copy()
+            unsent = _places_of(window, passed & (ops == op))
+            pending = _places_of(window, (scan.times_sent > 0) & (ops == op))
             before = self._moves.get(seq)
-            if before is not None:  # what has left the window stays as it was
-                gone = (before.ledger < low[0]) | ((before.ledger == low[0]) & (before.entry < low[1]))
-                ledger = np.concatenate([before.ledger[gone], ledger])
-                entry = np.concatenate([before.entry[gone], entry])
-            pending = int(np.count_nonzero((scan.times_sent > 0) & (ops == op)))
-            pending = max(pending, 0 if before is None else before.pending)
-            self._moves[seq] = _Move(seq, int(window.op_t_us[op]), by, ledger, entry, pending)
+            if before is not None:
+                unsent = unsent.behind_those_gone(before.unsent, low)
+                pending = pending.behind_those_gone(before.pending, low)
+            self._moves[seq] = _Move(seq, int(window.op_t_us[op]), by, unsent, pending)
 
     def findings(self) -> list[Finding]:
         """Return one finding for each move that passed entries."""
-        return [self._finding(move) for move in self._moves.values() if len(move.ledger) or move.pending]
+        return [self._finding(move) for move in self._moves.values() if len(move.unsent) or len(move.pending)]
 
     def _finding(self, move: _Move) -> Finding:
-        count = len(move.ledger)
+        count = len(move.unsent)
         positions = [
             f"{ledger}:{entry}"
             for ledger, entry in zip(
-                move.ledger[:MOST_POSITIONS].tolist(), move.entry[:MOST_POSITIONS].tolist(), strict=True
+                move.unsent.ledger[:MOST_POSITIONS].tolist(),
+                move.unsent.entry[:MOST_POSITIONS].tolist(),
+                strict=True,
             )
         ]
         parts = []
         if count:
-            last = f"{move.ledger[-1]}:{move.entry[-1]}"
+            last = f"{move.unsent.ledger[-1]}:{move.unsent.entry[-1]}"
             which = positions[0] if count == 1 else f"from {positions[0]} to {last}"
             verb = "was" if count == 1 else "were"
             parts.append(f"{counted(count, 'entry', 'entries')} {which} {verb} stored and never sent")
-        if move.pending:
-            verb = "was" if move.pending == 1 else "were"
-            parts.append(f"{counted(move.pending, 'entry', 'entries')} {verb} sent and not acknowledged")
+        pending = len(move.pending)
+        if pending:
+            verb = "was" if pending == 1 else "were"
+            parts.append(f"{counted(pending, 'entry', 'entries')} {verb} sent and not acknowledged")
         unsent = count
         if self._begin is not None:  # what lies before the first delivery is not counted as unsent
             ledger, entry = self._begin
-            unsent = int(
-                np.count_nonzero((move.ledger > ledger) | ((move.ledger == ledger) & (move.entry > entry)))
-            )
+            in_ledger = (move.unsent.ledger == ledger) & (move.unsent.entry > entry)
+            unsent = int(np.count_nonzero((move.unsent.ledger > ledger) | in_ledger))
         moved = MOVED_BY.get(move.by, MOVED_BY["unknown"])
         return Finding.without_key(
             "skipped",
