@@ -78,7 +78,7 @@ class Command:
     connection: int  # consumer number of the connection it came by
     what: str = ""  # for people: "flow of 10"; empty = "ack of 3:7", by ``entry``
     permits: int = 0  # flow
-    entry: int = -1  # ack, removal
+    entry: int = -1  # ack, move of the cursor (its target)
     words: tuple[int, ...] = ()  # of an ack of batch indexes: those that stay unacknowledged
     unblocks: int | None = None  # a consumer whose block would not be there, had an earlier ack come first
     blocks_again: int | None = None  # a consumer that an ack unblocks, whose thread has not come so far
