@@ -24,7 +24,7 @@ pytestmark = [
 def test_every_line_can_have_happened_and_every_header_gives_a_profile(release: str) -> None:
     sources = find_recordings([str(RECORDINGS / release)])
     assert len(sources) > 80
-    for source in some(sources, 3):
+    for source in some(sources, 6):
         recording = read_recording(source)
         assert recording.quarantine.num_rows == 0, source.name
         for log in recording.logs:

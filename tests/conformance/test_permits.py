@@ -54,7 +54,7 @@ def folders() -> list[Path]:
     found = {path.parent for home in HOMES for path in (SHARED / home).glob("*/*/trace.jsonl.gz")}
     assert len(found) > 500
     wanted = [folder for folder in sorted(found) if WHOLE or not folder.name.startswith(TOO_LARGE)]
-    return sorted({*some(wanted, 6), *(folder for folder in wanted if name_of(folder) in REAL)})
+    return sorted({*some(wanted, 10), *(folder for folder in wanted if name_of(folder) in REAL)})
 
 
 def found_in(folder: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ pytestmark = [
 def test_recordings_are_read_without_a_reject():
     sources = find_recordings([RECORDINGS])
     assert len(sources) == 342
-    for source in some(sources, 3):
+    for source in some(sources, 6):
         recording = read_recording(source)
         lines = 0
         for file in (*source.messages, *source.events):

@@ -22,7 +22,7 @@ pytestmark = [
 @pytest.mark.parametrize(("kind", "least"), [("quiet", 0.98), ("racing", 0.93)])
 def test_of_all_positions_few_go_to_another_consumer(kind: str, least: float) -> None:
     entries, same = 0, 0.0
-    for folder in some([folder for folder in RECORDINGS if folder.name.endswith(kind)], 5):
+    for folder in some([folder for folder in RECORDINGS if folder.name.endswith(kind)], 8):
         (source,) = find_recordings([str(folder)])
         for log in read_recording(source).logs:
             case = case_of(log)

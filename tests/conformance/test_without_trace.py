@@ -35,7 +35,7 @@ def judged(folder: str) -> tuple[str, dict[str, int], Counter[str]]:
 
 
 def test_no_delivery_of_a_real_broker_differs_from_its_rule() -> None:
-    folders = some((str(source.folder) for source in find_recordings([RECORDINGS])), 6)
+    folders = some((str(source.folder) for source in find_recordings([RECORDINGS])), 9)
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as workers:
         found = list(workers.map(judged, folders, chunksize=8))
     divergent = [name for name, counts, _ in found if counts["divergent"]]

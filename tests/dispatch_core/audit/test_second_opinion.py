@@ -134,7 +134,7 @@ def from_lines(events: list[Event], subscription_type: str) -> DispatcherLog:
     return log
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(EVENTS, min_size=6, max_size=40), TYPES)
 def test_both_find_the_same_in_random_logs(events: list[Event], subscription_type: str) -> None:
     lines = numbered([added(1), added(2), *events])
