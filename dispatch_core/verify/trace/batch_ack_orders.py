@@ -26,11 +26,20 @@ cumulative ack of the whole batch moves mark-delete, but the cursor keeps the in
 >>> orders.forget_up_to(4)
 >>> orders.left_in_send(4)
 {2: 20}
+
+The dispatcher looks for acknowledged indexes between the read result and the line of the round. An ack that comes between
+them may be later than this look:
+
+>>> orders.read([5])
+>>> orders.arrived(BatchAck(30, 1, t_us=400, words=[0b10], cumulative=False), entry=5, left=0b11)
+>>> orders.over(1)
+>>> orders.left_in_send(5)
+{3: 30}
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -118,6 +127,10 @@ class BatchAckOrders:
         ] = {}  # connection → lines of its acks that may be on their way
         self._passed = -1  # mark-delete has passed all up to this entry
         self._kept: dict[int, tuple[int, int]] = {}  # entry → see ``passed``: line of the ack, indexes left
+        # Entry of the last read result → indexes left before each ack since then, as bits, with its line.
+        self._since_read: dict[int, dict[int, int]] = {}
+        # Connection → entry → indexes left before its last ack, of indexes, with its line; until the connection goes on.
+        self._before_ack: dict[int, dict[int, tuple[int, int]]] = {}
 
     def __contains__(self, entry: int) -> bool:
         """Check whether several orders are open for an entry."""
@@ -125,6 +138,10 @@ class BatchAckOrders:
 
     def arrived(self, ack: BatchAck, entry: int, left: int) -> None:
         """Take an acknowledgement; ``left``: the indexes left in the plain order before it, 0 = all are acknowledged."""
+        if entry in self._since_read:
+            self._since_read[entry][left] = ack.seq
+        if ack.words and not ack.cumulative:
+            self._before_ack.setdefault(ack.connection, {}).setdefault(entry, (left, ack.seq))
         if ack.cumulative and not ack.words and left:
             self.passed(ack.seq, entry, left)
         batch = self._batches.get(entry)
@@ -146,16 +163,25 @@ class BatchAckOrders:
         while len(self._kept) > _MOST_KEPT:
             del self._kept[min(self._kept)]
 
+    def read(self, entries: Iterable[int]) -> None:
+        """Take a read result. Acks that are on their way then may come behind the look at its entries."""
+        self._since_read = {entry: {} for entry in entries}
+        for before_ack in self._before_ack.values():
+            for entry, (left, seq) in before_ack.items():
+                if entry in self._since_read:
+                    self._since_read[entry][left] = seq
+
     def left_in_send(self, entry: int) -> dict[int, int]:
         """Return what may be unacknowledged of an entry when it is sent, other than in the plain order.
 
         The indexes, as bits, each with the line of an ack. 0 = the entry is acknowledged whole: then the cursor knows no
-        indexes of it, and all of it is charged.
+        indexes of it, and all of it is charged. The dispatcher looks for them between the read result and the line of the
+        round (PersistentDispatcherSingleActiveConsumer.internalReadEntriesComplete, filterEntriesForConsumer).
         """
-        found = {}
+        found = dict(self._since_read.get(entry, ()))
         batch = self._batches.get(entry)
         if batch is not None and batch.acks:
-            found = {state.left: max(batch.acks) for state in batch.reachable() if state.left != batch.plain}
+            found |= {state.left: max(batch.acks) for state in batch.reachable() if state.left != batch.plain}
         if entry in self._kept:
             seq, left = self._kept[entry]
             found.setdefault(left, seq)
@@ -163,6 +189,7 @@ class BatchAckOrders:
 
     def over(self, connection: int) -> None:
         """Take the next command of a connection, or its end: its acknowledgements have reached the cursor."""
+        self._before_ack.pop(connection, None)
         for batch, seq in self._of.pop(connection, ()):
             if seq in batch.acks:
                 batch.over(seq)
@@ -198,3 +225,8 @@ class BatchAckOrders:
         self._batches = {batch.entry: batch for batch in self._batches.values() if batch.entry >= 0}
         self._passed -= count
         self._kept = {entry - count: kept for entry, kept in self._kept.items() if entry >= count}
+        self._since_read = {entry - count: left for entry, left in self._since_read.items() if entry >= count}
+        self._before_ack = {
+            connection: {entry - count: left for entry, left in before_ack.items() if entry >= count}
+            for connection, before_ack in self._before_ack.items()
+        }

@@ -105,10 +105,6 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._rewound: _Rewound | None = None
         self._moving: tuple[int, int] | None = None  # line of a move of the cursor, mark-delete before it
         self._batch_ack_orders = BatchAckOrders()
-        # Entry of the last read result → indexes left before each ack since then, as bits, with its line.
-        self._left_since_read: dict[int, dict[int, int]] = {}
-        # Connection → entry → indexes left before its last ack, of indexes, with its line; until the connection goes on.
-        self._left_before_ack: dict[int, dict[int, tuple[int, int]]] = {}
 
     # See ``Driver``: lines that the thread of a connection writes. That of a redelivery request is the executor's.
     _before_flow = _before_flow_counted = _before_ack = PositionsDriver._effects_are_over
@@ -319,11 +315,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         reader = self.core.reader_of(read)
         result = self.core.read_done(positions, maybe, read)
         self._read_before_ack = None
-        self._left_since_read = {entry: {} for entry in positions if entry >= 0}
-        for before_ack in self._left_before_ack.values():
-            for entry, (left, seq) in before_ack.items():
-                if entry in self._left_since_read:
-                    self._left_since_read[entry][left] = seq
+        self._batch_ack_orders.read(entry for entry in positions if entry >= 0)
         if self._issued_at:
             del self._issued_at[read]
         self._note_overlap(line, issued_at)
@@ -442,22 +434,13 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         sums: dict[int, int] = {0: 0}
         for entry in entries:
             of_others = [*sums.items()]
-            for left, seq in self._may_be_left(entry).items():
+            for left, seq in self._batch_ack_orders.left_in_send(entry).items():
                 size = self.core.messages_of(entry)
                 more = (size - left.bit_count() if left else 0) - self.core.acked_indexes(entry)
                 for less, other in of_others:
                     sums.setdefault(less + more, max(seq, other))
         del sums[0]
         return sums
-
-    def _may_be_left(self, entry: int) -> dict[int, int]:
-        """Return which indexes of a batch may be unacknowledged in a send, other than in the plain order, each with a line.
-
-        The dispatcher looks for acknowledged indexes between the read result and the line of the round
-        (PersistentDispatcherSingleActiveConsumer.internalReadEntriesComplete, filterEntriesForConsumer).
-        """
-        in_orders = self._batch_ack_orders.left_in_send(entry) if entry in self._batch_ack_orders else {}
-        return self._left_since_read.get(entry, {}) | in_orders
 
     # --- acknowledgements ----------------------------------------------------------------------------------------
 
@@ -469,11 +452,6 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         for entry, words in acknowledged_by(line):
             if entry < 0:
                 continue
-            if entry in self._left_since_read:
-                self._left_since_read[entry][self.core.unacked_indexes(entry)] = line.seq
-            if words and not cumulative:
-                before_ack = self._left_before_ack.setdefault(who(line), {})
-                before_ack.setdefault(entry, (self.core.unacked_indexes(entry), line.seq))
             if words or entry in self._batch_ack_orders or self.core.acked_indexes(entry):
                 ack = BatchAck(line.seq, who(line), line.t_us, words, cumulative)
                 self._batch_ack_orders.arrived(ack, entry, self.core.unacked_indexes(entry))
@@ -612,17 +590,11 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         """See ``PositionsDriver``."""
         super()._acks_are_over(connection)
         self._batch_ack_orders.over(connection)
-        self._left_before_ack.pop(connection, None)
 
     def _change_cursor_ordinals(self, drop: int) -> None:
         """See ``CursorDriver``."""
         super()._change_cursor_ordinals(drop)
         self._batch_ack_orders.drop(drop)
-        self._left_since_read = {entry - drop: left for entry, left in self._left_since_read.items()}
-        self._left_before_ack = {
-            connection: {entry - drop: left for entry, left in before_ack.items()}
-            for connection, before_ack in self._left_before_ack.items()
-        }
         if self._read_before_ack is not None:
             self._read_before_ack -= drop
         self._before_rewind = self._before_rewind[0], self._before_rewind[1] - drop
