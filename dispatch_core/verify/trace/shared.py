@@ -210,7 +210,7 @@ class SharedVerifier(MultipleConsumersVerifier):
         sends = [line for line in lines if line.kind == "sent"]
         returned = [line.seq for line in lines if line.kind == "send_returned"]
         returned += [self._lines[window.end].seq] * (len(sends) - len(returned))
-        self._charges = {}
+        self._charges = self._charges_while_counting()
         for turn, sent, seq in zip(outcome.turns, sends, returned, strict=False):
             if turn.consumer == sent.consumer:
                 cost = turn.messages - turn.already_acked

@@ -125,7 +125,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             if profile.consistent_hashing
             else _AUTO_SPLIT
         )
-        self._charges: dict[int, list[Charge]] = {}  # of the last round, in the order of its sends
+        # Of the last round, in the order of its sends; before them those that a flow which is being counted overlaps.
+        self._charges: dict[int, list[Charge]] = {}
         self._clear_due = False  # all consumers have left: the draining hashes are cleared
         self._now = np.zeros(0, np.int64)  # scratch
         # Holder and command of acks whose release is to come: the cursor's turn is after it.
@@ -133,7 +134,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         self._sampled_after = 0  # seq of the last line of the dispatcher's thread in a read attempt …
         self._sampled_before = 0  # … and of the one before
         self._moved_at: Line | None = None  # the last move of the cursor by which counters fall
-        self._last_flow: dict[int, tuple[int, int]] = {}  # consumer → seq and permits of its last flow
+        # Consumer → seq and permits of its flow that is being counted: the line that shows its counters is to come.
+        self._counting: dict[int, tuple[int, int]] = {}
         self._marked_limit: MarkedLimit | None = None
         self._cancelled_at = 0  # line that cancels the read of the present attempt; 0 = there is none
 
@@ -160,7 +162,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         self._connection_goes_on(line)
         if line.consumer is not None:
             self._effects_open.flow(line.consumer, line.seq, line.inputs["permits"])
-            self._last_flow[line.consumer] = line.seq, line.inputs["permits"]
+            if self._counting_logged:
+                self._counting[line.consumer] = line.seq, line.inputs["permits"]
         self._releases_are_over(line)
 
     def _sampled(self, line: Line) -> None:
@@ -192,7 +195,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
     def _on_flow_counted(self, line: Line) -> None:
         super()._on_flow_counted(line)
-        since, _ = self._last_flow.get(who(line), (line.seq, 0))
+        since, _ = self._counting.get(who(line), (line.seq, 0))
         self._compare_counters(
             line,
             ("permits_after", "blocked_after"),
@@ -200,6 +203,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             since=since,
             counted=True,
         )
+        self._counting.pop(who(line), None)
 
     def _count_instead_of_park(self, line: Line, counters: list[Counters]) -> None:
         """Set the values that hold if a flow within a send that blocks its consumer came before the block.
@@ -207,7 +211,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         Such a flow is counted and not parked. If the line shows that, the core counts it, too.
         """
         consumer, recorded = who(line), line.recorded["permits_after"]
-        flow = self._last_flow.get(consumer)
+        flow = self._counting.get(consumer)
         blocking = (charge for charge in self._charges.get(consumer, ()) if charge.blocked)
         charge = next((c for c in blocking if flow is not None and c.sent < flow[0] < c.returned), None)
         if charge is None or flow is None:
@@ -943,7 +947,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             if line.kind == "send_returned" and line.consumer is not None:
                 returned[line.consumer] = line.seq
         end = self._lines[window.end].seq
-        self._charges = {}
+        self._charges = self._charges_while_counting()
         for consumer in outcome.sent:
             slot, own = self.core.slot(consumer), before.get(consumer)
             if consumer in self._sent_at and own is not None:
@@ -955,7 +959,19 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
                     bool(st.blocked[slot]) and not own.blocked,
                     own.average,
                 )
-                self._charges[consumer] = [charge]
+                self._charges.setdefault(consumer, []).append(charge)
+
+    def _charges_while_counting(self) -> dict[int, list[Charge]]:
+        """Return the charges of sends that a flow which is being counted overlaps.
+
+        Its line may show the permits before them: the thread of its connection may be held up between its look at the
+        counters and its line.
+        """
+        overlapping = {
+            consumer: [charge for charge in self._charges.get(consumer, ()) if charge.returned > seq]
+            for consumer, (seq, _permits) in self._counting.items()
+        }
+        return {consumer: charges for consumer, charges in overlapping.items() if charges}
 
     def _messages_of(self, outcome: Round, consumer: int) -> int:
         sent = outcome.sent[consumer]

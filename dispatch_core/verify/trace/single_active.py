@@ -71,6 +71,10 @@ class _Charge:
     less: dict[int, int] = field(default_factory=dict)
     returned: int | None = None
 
+    def overlaps(self, seq: int) -> bool:
+        """Check whether the line with ``seq`` stands before the send returns."""
+        return self.returned is None or self.returned > seq
+
 
 @dataclass(slots=True)
 class _Rewound:
@@ -98,8 +102,11 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self._results: deque[tuple[int, ...]] = deque()  # dispatched by the core, no round yet
         self._round: tuple[Line, tuple[int, ...]] | None = None  # begun, its entries not sent yet
         self._flows = FlowHistory()
-        self._charges: dict[int, _Charge] = {}  # consumer → that of the last send to it
-        self._last_flow: dict[int, int] = {}  # consumer → seq
+        # Consumer → that of the last send to it; before it those that a flow which is being counted overlaps.
+        self._charges: dict[int, list[_Charge]] = {}
+        # Consumer → seq of its flow that is being counted: the line that shows its permits is to come.
+        self._counting: dict[int, int] = {}
+        self._counting_logged = facts.counting_logged
         # The read position before an ack on its way that moves mark-delete beyond it.
         self._read_before_ack: int | None = None
         self._rewound: _Rewound | None = None
@@ -148,34 +155,37 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         self.core.flow(consumer, permits)
         self._through(consumer)
         self._flows.arrived(consumer, line.seq, permits)
-        self._last_flow[consumer] = line.seq
+        if self._counting_logged:
+            self._counting[consumer] = line.seq
         self._compare_state(line, "blocked", False)
 
     def _on_flow_counted(self, line: Line) -> None:
-        """Compare the permits after a flow: a send may have been charged before it or after it, or is being charged."""
+        """Compare the permits after a flow: sends may have been charged before it or after it, or one is being charged."""
         consumer = who(line)
         self._flows.counted(consumer, line.seq)
-        permits, charge = self.core.permits.get(consumer), self._charges.get(consumer)
+        since = self._counting.pop(consumer, line.seq)
+        permits = self.core.permits.get(consumer)
         if permits is None:
             shown = sum(line.recorded[name] is not None for name in ("permits_after", "blocked_after"))
             self.tally.leave_unjudged(
                 "state", shown, "a flow is counted for a consumer that is not connected"
             )
             return
-        others = []
-        if charge is not None and (
-            charge.returned is None or charge.returned > self._last_flow.get(consumer, line.seq)
-        ):
-            others.append((permits + charge.permits, charge.sent))
+        others, before = [], permits
+        for charge in reversed(self._charges.get(consumer, ())):
+            if charge.overlaps(since):
+                before += charge.permits
+                others.append((before, charge.sent))
         self._compare_state(line, "permits_after", permits, others)
         self._compare_state(line, "blocked_after", False)
 
     def _on_send_returned(self, line: Line) -> None:
         """Compare the permits after a send: flows that were counted since the send may be missing."""
         consumer = who(line)
-        charge, permits = self._charges.get(consumer), self.core.permits.get(consumer)
-        if charge is None or charge.returned is not None or permits is None:
+        charges, permits = self._charges.get(consumer), self.core.permits.get(consumer)
+        if not charges or charges[-1].returned is not None or permits is None:
             return
+        charge = charges[-1]
         charge.returned = line.seq
         others = list(self._flows.other_permits(consumer, permits, charge.sent))
         recorded, known = line.recorded["permits_after"], {permits, *(value for value, _ in others)}
@@ -397,9 +407,10 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
             return
         (begun, expected), self._round = self._round, None
         consumer, before = self.core.send(expected)
-        self._charges[consumer] = _Charge(
-            line.seq, before - self.core.permits[consumer], self._may_be_charged_less(expected)
-        )
+        charge = _Charge(line.seq, before - self.core.permits[consumer], self._may_be_charged_less(expected))
+        earlier = self._charges.get(consumer, ()) if consumer in self._counting else ()
+        overlapping = (other for other in earlier if other.overlaps(self._counting[consumer]))
+        self._charges[consumer] = [*overlapping, charge]
         sizes = [self.core.messages_of(entry) if entry >= 0 else None for entry in entries]
         self._compare_state(line, "batch_sizes", sizes)
         if (consumer, expected) == (line.consumer, entries) and -1 not in expected:

@@ -253,6 +253,30 @@ def test_flow_that_is_counted_while_a_round_is_sent(tmp_path: Path, permits: int
     )
 
 
+@pytest.mark.parametrize(
+    ("shown", "status"), [(3, None), (4, "uncertain"), (5, "uncertain"), (6, "divergent"), (2, "divergent")]
+)
+def test_a_counted_flow_shows_the_permits_before_any_send_since_its_flow(
+    tmp_path: Path, shown: int, status: str | None
+) -> None:
+    trace = Trace()
+    trace.first(1, "a")
+    trace.flow(1, 2)
+    trace.reads(1, 2)
+    trace.done(1, [0])
+    trace.flow(1, 3, counted=False)
+    for entry, permits in ((0, 5), (1, 4)):
+        trace.round(1, [entry], permits)
+        trace("send_returned", consumer=1, written=True, permits_after=permits - 1)
+        if entry == 0:
+            trace.reads(1, permits - 1, 1)
+            trace.done(1, [1])
+    at = trace("flow_counted", consumer=1, blocked_after=False)
+    trace.lines[-1]["permits_after"] = shown
+    findings = trace.verified(tmp_path).tally.findings
+    assert [(f.status, f.seq) for f in findings] == ([] if status is None else [(status, at)])
+
+
 def test_an_attempt_that_a_membership_change_overtakes_issues_nothing(tmp_path: Path) -> None:
     trace = Trace()
     trace.first(2, "b")

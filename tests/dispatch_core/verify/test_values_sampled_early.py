@@ -34,6 +34,9 @@ shows that it is not any more.
 
 ``4.2.4/soak-81240-failover-quiet``: the dispatcher reads the read position, then mark-delete, and writes both in line 296.
 The ack of line 294 moves both in between.
+
+``4.0.0/soak-83486-sticky-quiet``: line 1304 shows the permits of consumer 2 after the flow of line 1295. The thread of its
+connection reads them before the send of line 1296 is charged, and writes the line within the next round.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ BROKEN = RACES / "4.2.4" / "soak-5111-ch-racing"
 ACKED = RACES / "4.0.0" / "soak-80453-ch-racing"
 UNBLOCKS_LATER = RACES / "4.0.0" / "soak-80620-classic-ch-quiet"
 BETWEEN = RACES / "4.2.4" / "soak-81240-failover-quiet"
+COUNTED = RACES / "4.0.0" / "soak-83486-sticky-quiet"
 READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
@@ -271,3 +275,23 @@ def test_no_other_positions_stand_together(read_position: str, mark_delete: str,
     trace = t.raw(BETWEEN)
     line_of(trace, 296).update(read_position=read_position, mark_delete=mark_delete)
     assert ("divergent", None, 296) in findings_of(BETWEEN, trace, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"), [(1, None), (2, "uncertain"), (3, "divergent"), (0, "divergent")]
+)
+def test_a_counted_flow_shows_the_permits_before_a_send_of_the_round_before(
+    shown: int, status: str | None, tmp_path: Path
+) -> None:
+    """Before the send of line 1296 or behind it; the send of line 1305 comes behind the line."""
+    trace = t.raw(COUNTED)
+    assert line_of(trace, 1304)["permits_after"] == 2
+    line_of(trace, 1304)["permits_after"] = shown
+    found = [found for found in findings_of(COUNTED, trace, tmp_path) if found[2] == 1304]
+    assert found == ([] if status is None else [(status, 1296 if status == "uncertain" else None, 1304)])
+
+
+def test_a_counted_flow_shows_no_permits_before_a_send_that_had_returned(tmp_path: Path) -> None:
+    """The flow's line is moved behind the return of the send: the permits of before are not those after the flow."""
+    trace = t.raw(COUNTED)
+    assert t.divergent(COUNTED, t.moved(trace, 1295, 1302), tmp_path)
