@@ -215,22 +215,28 @@ class PositionsDriver(CursorDriver):
         return in_flight is not None and at_read == reached[-1]
 
     def _compare_read_done(self, line: Line, *, rewound: bool) -> None:
-        """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already.
-
-        A read leaves the read position where acknowledgements have pushed it beyond the read's end
-        (ManagedCursorImpl.setReadPosition).
-        """
+        """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already."""
         shown = line.recorded["read_position"]
         if rewound and shown is not None and (self._reached or not line.inputs["positions"]):
-            end_of_read = self._reached[-1] if self._reached else self._end_of_empty
-            expected = max(end_of_read, self._plain_positions(line.seq)[1] + 1)
-            at = self._read_from(shown)
-            racing = None if at == expected else self._read_end_racing(line, at, end_of_read)
+            expected, at = self._position_behind_read(line), self._read_from(shown)
+            racing = None if at == expected else self._read_end_racing(line, at, self._where_read_ended())
             self._settle_position("read_position", expected, at, racing)
             return
         if self._asked_for_one and shown is not None:
             self._settle_first_read(line.seq, self._read_from(shown))
         self._compare_positions(line)
+
+    def _where_read_ended(self) -> int:
+        """Return where the normal read that the present line ends has come to."""
+        return self._reached[-1] if self._reached else self._end_of_empty
+
+    def _position_behind_read(self, line: Line) -> int:
+        """Return the read position behind the normal read that ``line`` ends, before a rewind.
+
+        A read leaves the read position where acknowledgements have pushed it beyond the read's end
+        (ManagedCursorImpl.setReadPosition).
+        """
+        return max(self._where_read_ended(), self._plain_positions(line.seq)[1] + 1)
 
     def _read_end_racing(self, line: Line, recorded: int, end_of_read: int) -> int | None:
         """Return the line that explains another read position behind a read that ended at ``end_of_read``."""

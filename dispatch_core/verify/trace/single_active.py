@@ -334,6 +334,7 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         if result.entries is not None:
             self._results.append(result.entries)
         elif result.rewound:
+            self._before_rewind = line.seq, self._position_behind_read(line)
             self._rewinds += 1
             self._expect_notices(result.notified, Sender.EXECUTOR)
         self._compare_read_done(line, rewound=result.rewound)

@@ -29,6 +29,9 @@ Acknowledgements of what is being read push the read position on. A read that en
 
 - ``4.0.0/failover-batches-61013-modulo-racing``: the read of line 266 ends behind 27:81 at 284, when the entries up to 27:86
   are acknowledged. Its result is dropped, because another consumer is active by then.
+
+- ``4.2.4/soak-84302-third-failover-quiet``: the result of the read that ends at 23 is dropped, because consumer 3 is active
+  by then. Line 24 shows the read position before the rewind of line 25.
 """
 
 from __future__ import annotations
@@ -191,3 +194,33 @@ def test_acknowledgements_may_not_have_pushed_it_where_no_line_shows_them(
         t.line_of(trace, seq).pop("read_position", None)
     found = t.verified(t.copy_with(PASSED, trace, tmp_path)).tally.findings
     assert [(finding.status, finding.racing_seq) for finding in found if finding.seq == READ_DONE] == statuses
+
+
+DROPPED: Final = RACES / "soak-84302-third-failover-quiet"
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        ("33:1", None),
+        ("33:3", "uncertain"),
+        ("33:0", "divergent"),
+        ("33:2", "divergent"),
+        ("33:4", "divergent"),
+    ],
+)
+def test_a_line_between_a_dropped_read_and_its_rewind_shows_the_position_behind_the_read(
+    shown: str, status: str | None, tmp_path: Path
+) -> None:
+    trace = t.raw(DROPPED)
+    assert t.line_of(trace, 24)["read_position"] == "33:3"
+    t.line_of(trace, 24)["read_position"] = shown
+    found = t.verified(t.copy_with(DROPPED, trace, tmp_path)).tally.findings
+    assert [(f.status, f.racing_seq) for f in found if f.seq == 24] == (
+        [] if status is None else [(status, 23 if status == "uncertain" else None)]
+    )
+
+
+def test_a_line_behind_the_rewind_does_not_show_the_position_before_it(tmp_path: Path) -> None:
+    trace = t.moved(t.raw(DROPPED), 24, 25)
+    assert t.divergent(DROPPED, trace, tmp_path)
