@@ -33,27 +33,35 @@ NAMES = (
     "upgrade_risk",
 )
 
-# What Airflow itself imports is its own affair: the time and the modules counted are those of one DAG file.
+# What Airflow itself imports is its own affair: the time and the modules counted are those of one DAG file. Each file, or
+# folder of them, has a process of its own, which is forked from one that has imported Airflow.
 _PARSE = """
-import json, sys, time
+import json, os, sys, time
 import airflow.sdk, airflow.sdk.exceptions
 from airflow.dag_processing.dagbag import DagBag
-before, began = set(sys.modules), time.process_time()
-bag = DagBag(sys.argv[1], bundle_name="dags-folder", bundle_path=sys.argv[2])
-took_s = time.process_time() - began
-print(json.dumps({
-    "dags": sorted(bag.dags), "errors": bag.import_errors, "took_s": took_s,
-    "files": sorted(stat.file for stat in bag.dagbag_stats),
-    "loaded": sorted({name.split(".")[0] for name in set(sys.modules) - before}),
-}))
+folder, *places = sys.argv[1:]
+for place in places:
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        continue
+    before, began = set(sys.modules), time.process_time()
+    bag = DagBag(place, bundle_name="dags-folder", bundle_path=folder)
+    took_s = time.process_time() - began
+    print(json.dumps({
+        "dags": sorted(bag.dags), "errors": bag.import_errors, "took_s": took_s,
+        "files": sorted(stat.file for stat in bag.dagbag_stats),
+        "loaded": sorted({name.split(".")[0] for name in set(sys.modules) - before}),
+    }), flush=True)
+    os._exit(0)
 """
 
 
-def parse(place: Path, home: Path, **more: str) -> dict:
-    """Import a DAG file, or a folder of them, in a new process; return what it finds."""
+def parse(*places: Path, home: Path, **more: str) -> list[dict]:
+    """Import DAG files, or folders of them, each in a new process; return what each finds."""
     env = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": PYTHONPATH, **more}
     done = subprocess.run(
-        [sys.executable, "-c", _PARSE, str(place), str(DAGS)],
+        [sys.executable, "-c", _PARSE, str(DAGS), *map(str, places)],
         env=env,
         capture_output=True,
         text=True,
@@ -61,14 +69,22 @@ def parse(place: Path, home: Path, **more: str) -> dict:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"dags"')]
+    assert len(found) == len(places), done.stderr
+    return found
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def parsed(request, tmp_path_factory) -> dict:
-    """Import one DAG file in a new process; return what it finds, with the DAG's name under ``name``."""
-    found = parse(DAGS / f"{request.param}.py", tmp_path_factory.mktemp("airflow"))
-    return {**found, "name": request.param}
+@pytest.fixture(scope="module")
+def all_parsed(tmp_path_factory) -> dict[str, dict]:
+    """Import each DAG file; return what it finds, by the DAG's name."""
+    found = parse(*(DAGS / f"{name}.py" for name in NAMES), home=tmp_path_factory.mktemp("airflow"))
+    return dict(zip(NAMES, found, strict=True))
+
+
+@pytest.fixture(params=NAMES)
+def parsed(request, all_parsed) -> dict:
+    """Return what one DAG file has, with the DAG's name under ``name``."""
+    return {**all_parsed[request.param], "name": request.param}
 
 
 @cache
@@ -118,7 +134,7 @@ def test_parsing_imports_nothing_heavy(parsed):
 
 @pytest.mark.airflow
 def test_airflow_parses_the_dag_files_of_the_folder_and_no_helper(tmp_path):
-    found = parse(DAGS, tmp_path)
+    (found,) = parse(DAGS, home=tmp_path)
     assert found["dags"] == list(NAMES)
     assert [Path(name).name for name in found["files"]] == [f"{name}.py" for name in NAMES], (
         "packages must be in .airflowignore"
@@ -129,13 +145,14 @@ def test_airflow_parses_the_dag_files_of_the_folder_and_no_helper(tmp_path):
 def test_without_a_schedule_nothing_runs_by_itself_and_nothing_is_late(tmp_path):
     schedules = ("SCHEDULE", "MAINTENANCE_SCHEDULE", "ALERTS_SCHEDULE", "WATCH_SCHEDULE")
     nothing = {f"DISPATCH_AUDIT_{name}": "none" for name in schedules}
-    assert parse(DAGS, tmp_path, **nothing)["errors"] == {}
+    (found,) = parse(DAGS, home=tmp_path, **nothing)
+    assert found["errors"] == {}
 
 
 @pytest.mark.airflow
 def test_each_source_of_the_environment_has_a_dag(tmp_path):
     more = {"orders": "s3://logs/orders", "eu": {"source": "/mnt/eu", "connection": "eu"}}
-    found = parse(DAGS / "dispatch_audit.py", tmp_path, DISPATCH_AUDIT_SOURCES=json.dumps(more))
+    (found,) = parse(DAGS / "dispatch_audit.py", home=tmp_path, DISPATCH_AUDIT_SOURCES=json.dumps(more))
     assert found["errors"] == {}
     assert found["dags"] == ["dispatch_audit", "dispatch_audit_eu", "dispatch_audit_orders"]
 
@@ -161,7 +178,7 @@ def test_the_dag_of_a_source_reads_it_by_default():
     ids=lambda pair: pair[0],
 )
 def test_a_wrong_setting_is_named_where_airflow_shows_import_errors(tmp_path, wrong):
-    found = parse(DAGS / "dispatch_audit.py", tmp_path, **dict([wrong]))
+    (found,) = parse(DAGS / "dispatch_audit.py", home=tmp_path, **dict([wrong]))
     [error] = found["errors"].values()
     assert f"{wrong[0]} is {wrong[1]!r}" in error
 
@@ -505,5 +522,5 @@ def test_the_example_of_a_downstream_dag_in_the_docs_can_be_parsed(tmp_path):
     [example] = re.findall(r"```py\n(.*?dispatch_audit/verdict.*?)```", text, flags=re.DOTALL)
     path = tmp_path / "after_the_audit.py"
     path.write_text(example, encoding="utf-8")
-    found = parse(path, tmp_path / "airflow")
+    (found,) = parse(path, home=tmp_path / "airflow")
     assert (found["errors"], found["dags"]) == ({}, ["after_the_audit"])
