@@ -650,13 +650,24 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
         The consumer takes its entries out of its pending acks and lowers the counter before the dispatcher gets the request,
         which its line shows (Consumer.redeliverUnacknowledgedMessages). A classic dispatcher has no lines of these removals.
+        Where they have lines, the counter may be lowered by all of them as soon as the first one stands.
         """
         request = self._next_request(consumer)
         if request is None or consumer in self._requests_begun:
             return {}
-        entries = self._removed.get(consumer) or self._taken_for(request)
-        messages = sum(self.core.unacked_messages(entry) for entry in entries)
-        return {-messages: request.seq} if messages else {}
+        removed = self._removed.get(consumer)
+        taken = [removed, removed + self._removed_later(request)] if removed else [self._taken_for(request)]
+        lowered = {-sum(map(self.core.unacked_messages, entries)): request.seq for entries in taken}
+        lowered.pop(0, None)
+        return lowered
+
+    def _removed_later(self, request: Line) -> list[int]:
+        """Return the entries whose removals for a redelivery request have lines between the present one and the request."""
+        lines = itertools.takewhile(lambda line: line.seq < request.seq, self._later_lines())
+        removals = [
+            line for line in lines if (line.kind, line.consumer) == ("pending_ack_removed", who(request))
+        ]
+        return [entry for line in removals for entry in line.recorded["positions"] if entry >= 0]
 
     def _to_be_lowered(self, consumer: int) -> dict[int, int]:
         """Return by how many messages a counter may be higher that a begun request lowers, with the request's ``seq``.

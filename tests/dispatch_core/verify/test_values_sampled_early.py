@@ -48,6 +48,7 @@ import pytest
 
 from dispatch_core.verify.tally import SHOWN_CLASSES
 from tests.dispatch_core.verify import tampering as t
+from tests.dispatch_core.verify.shared_trace import SharedTrace, normal_read, places, verified
 
 RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races"
 REQUESTED = RACES / "4.2.4" / "soak-1087-classic-ch-racing"
@@ -99,6 +100,31 @@ def test_a_request_lowers_it_after_the_command_before(tmp_path: Path) -> None:
     flow, counted = line_of(trace, 422) | {"permits": 0}, line_of(trace, 423) | {"permits_after": 36}
     trace[at + 1 : at + 1] = [flow | {"seq": 428}, counted | {"seq": 429}]
     assert ("divergent", None, 427) in findings_of(REQUESTED, trace, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"), [(3, None), (0, "uncertain"), (4, "divergent"), (-1, "divergent")]
+)
+def test_a_request_lowers_it_by_all_its_removals_when_the_first_one_has_a_line(
+    shown: int, status: str | None, tmp_path: Path
+) -> None:
+    """A request for everything sets the counter to 0, then removes its three entries one by one."""
+    trace = SharedTrace()
+    trace.add("rewind", read_position=True, mark_delete=True)
+    trace.join(1, 3)
+    trace.attempt([[1, 3, 3, 0]], normal_read(3), normal=True, replay=False)
+    trace.done("Normal", 0, 1, 2)
+    trace.round_begins("Normal", 0, 1, 2)
+    trace.send(1, 3, 0, 1, 2)
+    trace.round_ends(0)
+    trace.add("pending_ack_removed", 1, positions=places(0), hash=0)
+    trace.attempt([[1, 0, 0, shown]], normal=False, replay=False)
+    at = trace.lines[-1]["seq"]
+    for entry in (1, 2):
+        trace.add("pending_ack_removed", 1, positions=places(entry), hash=0)
+    trace.add("redeliver", 1)
+    found = [(f.seq, f.status) for f in verified(trace.lines, tmp_path).tally.findings]
+    assert found == ([] if status is None else [(at, status)])
 
 
 def test_a_read_moves_the_read_position_part_by_part(tmp_path: Path) -> None:
