@@ -66,11 +66,6 @@ READ: Final = ("read",)
 PRUNED = RACES / "4.0.0" / "random-22151-classic-ch-racing"
 
 
-def line_of(trace: t.Trace, seq: int) -> dict[str, object]:
-    """Return the line with a number."""
-    return next(line for line in trace if line.get("seq") == seq)
-
-
 def findings_of(
     recording: Path, trace: t.Trace, where: Path, classes: tuple[str, ...] = SHOWN_CLASSES
 ) -> list[tuple[str, int | None, int]]:
@@ -85,19 +80,19 @@ def test_a_request_lowers_the_counter_before_its_line(tmp_path: Path) -> None:
 
 def test_a_request_lowers_it_by_all_that_it_asks_for(tmp_path: Path) -> None:
     trace = t.raw(REQUESTED)
-    assert line_of(trace, 427)["usable"] == [[1, 36, 36, 0], [2, 138, 138, 49]]
-    line_of(trace, 427)["usable"] = [[1, 36, 36, 1], [2, 138, 138, 49]]
+    assert t.line_of(trace, 427)["usable"] == [[1, 36, 36, 0], [2, 138, 138, 49]]
+    t.line_of(trace, 427)["usable"] = [[1, 36, 36, 1], [2, 138, 138, 49]]
     assert ("divergent", None, 427) in findings_of(REQUESTED, trace, tmp_path)
 
 
 def test_a_request_lowers_it_after_the_command_before(tmp_path: Path) -> None:
     """Between the value and the request the connection grants permits: so the request came later."""
     trace = t.raw(REQUESTED)
-    at = trace.index(line_of(trace, 427))
+    at = trace.index(t.line_of(trace, 427))
     later = [line for line in trace[at + 1 :] if "seq" in line]
     for line in later:
         line["seq"] += 2
-    flow, counted = line_of(trace, 422) | {"permits": 0}, line_of(trace, 423) | {"permits_after": 36}
+    flow, counted = t.line_of(trace, 422) | {"permits": 0}, t.line_of(trace, 423) | {"permits_after": 36}
     trace[at + 1 : at + 1] = [flow | {"seq": 428}, counted | {"seq": 429}]
     assert ("divergent", None, 427) in findings_of(REQUESTED, trace, tmp_path)
 
@@ -134,29 +129,29 @@ def test_a_read_moves_the_read_position_part_by_part(tmp_path: Path) -> None:
 
 def test_a_read_position_behind_the_end_of_the_read_is_wrong(tmp_path: Path) -> None:
     trace = t.raw(READ_IN_PARTS)
-    assert line_of(trace, 6341)["read_position"] == "152:79"
-    line_of(trace, 6341)["read_position"] = "152:83"
+    assert t.line_of(trace, 6341)["read_position"] == "152:79"
+    t.line_of(trace, 6341)["read_position"] = "152:83"
     assert ("divergent", None, 6341) in findings_of(READ_IN_PARTS, trace, tmp_path)
 
 
 def test_an_acknowledgement_shows_the_read_position_before_a_rewind(tmp_path: Path) -> None:
     trace = t.raw(REWOUND)
-    assert line_of(trace, 301)["read_position"] == "3:91"
+    assert t.line_of(trace, 301)["read_position"] == "3:91"
     assert ("uncertain", 292, 301) in findings_of(REWOUND, trace, tmp_path)
 
 
 def test_an_acknowledgement_shows_no_other_read_position(tmp_path: Path) -> None:
     trace = t.raw(REWOUND)
-    line_of(trace, 301)["read_position"] = "3:99"
+    t.line_of(trace, 301)["read_position"] = "3:99"
     assert ("divergent", None, 301) in findings_of(REWOUND, trace, tmp_path)
 
 
 def test_an_acknowledgement_behind_the_rewind_shows_the_position_behind_it(tmp_path: Path) -> None:
     """The acknowledgement's line stands behind the rewind: so its thread read the position later."""
     trace = t.raw(REWOUND)
-    acknowledged = line_of(trace, 291)
+    acknowledged = t.line_of(trace, 291)
     trace.remove(acknowledged)
-    trace.insert(trace.index(line_of(trace, 300)) + 1, acknowledged)
+    trace.insert(trace.index(t.line_of(trace, 300)) + 1, acknowledged)
     for number, line in enumerate((line for line in trace if "seq" in line), 1):
         line["seq"] = number
     at = next(line["seq"] for line in trace if line.get("kind") == "cursor_op" and line["target"] == "3:46")
@@ -169,29 +164,29 @@ def test_an_answer_shows_the_read_position_before_a_read(tmp_path: Path) -> None
 
 def test_an_answer_shows_no_position_of_before_the_operation(tmp_path: Path) -> None:
     trace = t.raw(ANSWERED)
-    before = line_of(trace, 71)["read_position"]
+    before = t.line_of(trace, 71)["read_position"]
     assert before == "13:150"
-    line_of(trace, 88)["read_position"] = before
+    t.line_of(trace, 88)["read_position"] = before
     assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
 
 
 def test_an_answer_shows_no_position_of_long_before(tmp_path: Path) -> None:
     trace = t.raw(ANSWERED)
-    for line in trace[trace.index(line_of(trace, 88)) :]:
+    for line in trace[trace.index(t.line_of(trace, 88)) :]:
         line["t_us"] += 1_000_000
     assert ("divergent", None, 88) in findings_of(ANSWERED, trace, tmp_path)
 
 
 def test_a_reset_takes_effect_behind_a_read_in_flight(tmp_path: Path) -> None:
     trace = t.raw(RESET)
-    assert line_of(trace, 533)["read_position"] == "35:10"
+    assert t.line_of(trace, 533)["read_position"] == "35:10"
     assert ("uncertain", 531, 533) in findings_of(RESET, trace, tmp_path)
 
 
 @pytest.mark.parametrize("position", ["35:9", "35:11", "35:35", "35:63"])
 def test_a_reset_sets_no_other_read_position(position: str, tmp_path: Path) -> None:
     trace = t.raw(RESET)
-    line_of(trace, 533)["read_position"] = position
+    t.line_of(trace, 533)["read_position"] = position
     assert ("divergent", None, 533) in findings_of(RESET, trace, tmp_path)
 
 
@@ -202,14 +197,14 @@ def test_a_consumer_whose_connection_breaks_has_no_usable_permits(tmp_path: Path
 
 def test_usable_permits_are_all_there_or_none(tmp_path: Path) -> None:
     trace = t.raw(BROKEN)
-    assert line_of(trace, 82)["value"] == 0
-    line_of(trace, 82)["value"] = 1
+    assert t.line_of(trace, 82)["value"] == 0
+    t.line_of(trace, 82)["value"] = 1
     assert ("divergent", None, 82) in findings_of(BROKEN, trace, tmp_path)
 
 
 def test_a_connection_that_breaks_later_has_usable_permits(tmp_path: Path) -> None:
     trace = t.raw(BROKEN)
-    for line in trace[trace.index(line_of(trace, 84)) :]:
+    for line in trace[trace.index(t.line_of(trace, 84)) :]:
         line["t_us"] += 1_000_000
     assert findings_of(BROKEN, trace, tmp_path) == [("divergent", None, 79), ("divergent", None, 82)]
 
@@ -233,7 +228,7 @@ def test_a_prune_shows_mark_delete_before_an_ack(tmp_path: Path) -> None:
 
 def test_a_prune_shows_no_mark_delete_of_before_its_section(tmp_path: Path) -> None:
     trace = t.raw(PRUNED)
-    line_of(trace, 1463)["mark_delete"] = "101:98"
+    t.line_of(trace, 1463)["mark_delete"] = "101:98"
     assert ("divergent", None, 1463) in findings_of(PRUNED, trace, tmp_path)
 
 
@@ -246,11 +241,11 @@ def test_a_thread_writes_its_mark_delete_line_behind_that_of_another(
     A thread may be held up there, but not that of connection 2, which has gone on.
     """
     trace = t.raw(PRUNED)
-    late = line_of(trace, 1445)
+    late = t.line_of(trace, 1445)
     assert late == late | {"kind": "mark_delete", "mark_delete": "101:100"}
-    line_of(trace, 1443)["consumer"] = connection
+    t.line_of(trace, 1443)["consumer"] = connection
     trace.remove(late)
-    trace.insert(trace.index(line_of(trace, 1448)) + 1, late)
+    trace.insert(trace.index(t.line_of(trace, 1448)) + 1, late)
     for number, line in enumerate((line for line in trace if "seq" in line), 1):
         line["seq"] = number
     found = findings_of(PRUNED, trace, tmp_path)
@@ -264,8 +259,8 @@ def test_acks_within_an_attempt_change_no_value_of_before(tmp_path: Path) -> Non
 @pytest.mark.parametrize("usable", [31, 34, 45])
 def test_a_value_of_before_has_the_acks_of_before(usable: int, tmp_path: Path) -> None:
     trace = t.raw(ACKED)
-    assert line_of(trace, 715)["value"] == 33
-    line_of(trace, 715)["value"] = usable
+    assert t.line_of(trace, 715)["value"] == 33
+    t.line_of(trace, 715)["value"] = usable
     assert ("divergent", None, 715) in findings_of(ACKED, trace, tmp_path)
 
 
@@ -282,8 +277,8 @@ def test_it_has_unblocked_where_its_permits_have_reached_the_dispatcher(tmp_path
 
 def test_it_has_unblocked_before_the_next_command_of_its_connection(tmp_path: Path) -> None:
     trace = t.raw(UNBLOCKS_LATER)
-    ack = line_of(trace, 603)
-    trace.insert(trace.index(line_of(trace, 605)) + 1, ack | {"positions": ["1:9"], "ack_sets": [[14]]})
+    ack = t.line_of(trace, 603)
+    trace.insert(trace.index(t.line_of(trace, 605)) + 1, ack | {"positions": ["1:9"], "ack_sets": [[14]]})
     for number, line in enumerate((line for line in trace if "seq" in line), 1):
         line["seq"] = number
     assert ("divergent", None, 608) in findings_of(UNBLOCKS_LATER, trace, tmp_path, READ)
@@ -291,7 +286,7 @@ def test_it_has_unblocked_before_the_next_command_of_its_connection(tmp_path: Pa
 
 def test_an_ack_comes_between_the_two_positions_of_a_line(tmp_path: Path) -> None:
     trace = t.raw(BETWEEN)
-    assert (line_of(trace, 296)["read_position"], line_of(trace, 296)["mark_delete"]) == ("1:44", "1:44")
+    assert (t.line_of(trace, 296)["read_position"], t.line_of(trace, 296)["mark_delete"]) == ("1:44", "1:44")
     assert ("uncertain", 294, 296) in findings_of(BETWEEN, trace, tmp_path)
 
 
@@ -299,7 +294,7 @@ def test_an_ack_comes_between_the_two_positions_of_a_line(tmp_path: Path) -> Non
 def test_no_other_positions_stand_together(read_position: str, mark_delete: str, tmp_path: Path) -> None:
     """Nothing moves the cursor from 1:42 on within the line, and mark-delete is read last."""
     trace = t.raw(BETWEEN)
-    line_of(trace, 296).update(read_position=read_position, mark_delete=mark_delete)
+    t.line_of(trace, 296).update(read_position=read_position, mark_delete=mark_delete)
     assert ("divergent", None, 296) in findings_of(BETWEEN, trace, tmp_path)
 
 
@@ -311,8 +306,8 @@ def test_a_counted_flow_shows_the_permits_before_a_send_of_the_round_before(
 ) -> None:
     """Before the send of line 1296 or behind it; the send of line 1305 comes behind the line."""
     trace = t.raw(COUNTED)
-    assert line_of(trace, 1304)["permits_after"] == 2
-    line_of(trace, 1304)["permits_after"] = shown
+    assert t.line_of(trace, 1304)["permits_after"] == 2
+    t.line_of(trace, 1304)["permits_after"] = shown
     found = [found for found in findings_of(COUNTED, trace, tmp_path) if found[2] == 1304]
     assert found == ([] if status is None else [(status, 1296 if status == "uncertain" else None, 1304)])
 
