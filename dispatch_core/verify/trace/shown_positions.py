@@ -219,7 +219,7 @@ class PositionsDriver(CursorDriver):
         shown = line.recorded["read_position"]
         if rewound and shown is not None and (self._reached or not line.inputs["positions"]):
             expected, at = self._position_behind_read(line), self._read_from(shown)
-            racing = None if at == expected else self._read_end_racing(line, at, self._where_read_ended())
+            racing = None if at == expected else self._read_end_racing(line, at)
             self._settle_position("read_position", expected, at, racing)
             return
         if self._asked_for_one and shown is not None:
@@ -238,10 +238,10 @@ class PositionsDriver(CursorDriver):
         """
         return max(self._where_read_ended(), self._plain_positions(line.seq)[1] + 1)
 
-    def _read_end_racing(self, line: Line, recorded: int, end_of_read: int) -> int | None:
-        """Return the line that explains another read position behind a read that ended at ``end_of_read``."""
+    def _read_end_racing(self, line: Line, recorded: int) -> int | None:
+        """Return the line that explains another read position behind the read that the present line ends."""
         other_read = self._moved_by_another_read(recorded)
-        if other_read is None and recorded > end_of_read:
+        if other_read is None and recorded > self._where_read_ended():
             return self._mark_delete_racing(line, recorded - 1)
         return other_read
 
