@@ -24,7 +24,7 @@ from dispatch_core.verify.inputs import Entries, Line, shown_consumers
 from dispatch_core.verify.trace.driver import who
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.multiple_consumers import MultipleConsumersVerifier
-from dispatch_core.verify.trace.races import Command, Difference, Outcome
+from dispatch_core.verify.trace.races import Command, Difference
 from dispatch_core.verify.trace.racing import NEXT_SECTION, Window
 from dispatch_core.verify.trace.recorded import (
     Recorded,
@@ -216,22 +216,22 @@ class KeySharedVerifier(MultipleConsumersVerifier):
         if kind not in ("read_issued", "replay_read_issued"):
             self.core.attempt_read()
 
-    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
+    def _unlogged_at_end(self, outcome: Round, end: Line) -> Command | None:
         """``has_more`` is sampled at the end of the round; an entry stored since the decision makes it true too late."""
-        if outcome.explained or [d.decision_class for d in outcome.plain] != ["round"]:
-            return
-        answer = outcome.answer
         if (
             self.core.look_ahead_needs_more()
             and self._late_entries.may_have_come(self.core.state, self._line.t_us)
-            and answer.look_ahead
+            and outcome.look_ahead
             and not end.recorded["look_ahead"]
-            and end.recorded["retry"] == (not answer.sent)
+            and end.recorded["retry"] == (not outcome.sent)
         ):
-            self.core.no_look_ahead()
-            answer.look_ahead = False
-            outcome.explained = True
-            outcome.racing = Command(end.seq, 0, "an entry stored after the decision, seen by has_more,")
+            return Command(end.seq, 0, "an entry stored after the decision, seen by has_more,")
+        return None
+
+    def _take_end(self, outcome: Round) -> None:
+        """See ``MultipleConsumersVerifier``. ``has_more`` was false at the decision."""
+        self.core.no_look_ahead()
+        outcome.look_ahead = False
 
     # --- draining ------------------------------------------------------------------------------------------------
 

@@ -298,29 +298,27 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
         if done and self._lines[window.end].t_us - returned[-1].t_us >= _A_TURN_US:
             self.core.all_written(outcome)
 
-    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
-        """Settle a round that reads on by itself: writes were complete before the turn of the last consumer without entries.
+    def _unlogged_at_end(self, outcome: Round, end: Line) -> Command | None:
+        """A round reads on by itself if its writes were complete before the turn of the last consumer without entries.
 
         Writes complete on I/O threads, from the line of the send on: the trace does not show when. No excuse is taken
         where the turns of all those consumers come before the last send, as earlier rounds have shown. The broker's order of
         consumers is that of a hash map: two consumers have the same order in every round, or, if they share a bucket, the
         reverse order of their first entries (``HashMap.computeIfAbsent`` puts a new key in front).
         """
-        answer = outcome.answer
-        if outcome.explained or not answer.waits_for_writes:
-            return
-        alike = answer.look_ahead_due == end.recorded["look_ahead"]
-        if not alike or [d.decision_class for d in outcome.plain] != ["round"]:
-            return
+        if not outcome.waits_for_writes or outcome.look_ahead_due != end.recorded["look_ahead"]:
+            return None
         last = max(self._sent_at, key=lambda consumer: self._sent_at[consumer], default=NOBODY)
         first_at = self._first_entries()
         if end.recorded["retry"] and all(
             (consumer, last, first_at.get(consumer, 0) < first_at.get(last, 0)) in self._served_before
-            for consumer in self._got_nothing(answer)
+            for consumer in self._got_nothing(outcome)
         ):
-            return
-        outcome.explained = True
-        outcome.racing = Command(self._sent_at.get(last, end.seq), 0, "the write of what was sent")
+            return None
+        return Command(self._sent_at.get(last, end.seq), 0, "the write of what was sent")
+
+    def _take_end(self, outcome: Round) -> None:
+        """See ``MultipleConsumersVerifier``: nothing follows from it."""
 
     def _got_nothing(self, answer: Round) -> set[int]:
         state = self.core.state

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -39,7 +40,7 @@ from dispatch_core.verify.trace.limits_in_force import (
     REASON_OF_RATE,
     DeliverTimes,
 )
-from dispatch_core.verify.trace.races import BREAKS, CANCEL, LATE_MOVE, Command, Difference, Outcome
+from dispatch_core.verify.trace.races import BREAKS, CANCEL, LATE_MOVE, Command, Difference
 from dispatch_core.verify.trace.racing import Effects, Window
 from dispatch_core.verify.trace.reads import ReadsUnderWay
 from dispatch_core.verify.trace.recorded import Recorded, Sent, differing_read
@@ -557,10 +558,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
             return outcome
 
         def differences(answer: Round) -> list[Difference]:
-            return [
-                *self._differing_round(answer, entries, recorded),
-                *self._differing_charges(answer, window),
-            ]
+            found = self._differing_round(answer, entries, recorded)
+            return [*self._open_at_end(answer, found, recorded), *self._differing_charges(answer, window)]
 
         outcome = self._decide(window, steps, decide, differences)
         self._refused = self._at, outcome.answer.refused
@@ -572,8 +571,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
                 )
             )
             outcome.explained = False
-        if recorded.end is not None:
-            self._settle_has_more(outcome, recorded.end)
+        if outcome.left:
+            self._take_end(outcome.answer)
         self._judge(window, outcome)
         self._open_totals(window, outcome.answer)
         self._after_round(outcome.answer)
@@ -622,8 +621,24 @@ class MultipleConsumersVerifier(ShownStateDriver):
     ) -> list[Difference]:
         """Compare a round with its lines."""
 
-    def _settle_has_more(self, outcome: Outcome[Round], end: Line) -> None:
-        """Settle a round that differs only by what is sampled at its end; nothing is, here."""
+    def _open_at_end(
+        self, outcome: Round, found: Iterable[Difference], recorded: Recorded
+    ) -> list[Difference]:
+        """Note what no line shows with the differences that it may explain: of what is sampled at the end of the round."""
+        end = recorded.end
+        return [
+            replace(difference, unlogged=self._unlogged_at_end(outcome, end))
+            if end is not None and difference.decision_class == "round"
+            else difference
+            for difference in found
+        ]
+
+    def _unlogged_at_end(self, _outcome: Round, _end: Line) -> Command | None:
+        """Return what may explain another end of a round than that of the core, and no line shows; nothing, here."""
+        return None
+
+    def _take_end(self, outcome: Round) -> None:
+        """Do what follows from the end of a round that only something without a line explains; nothing, here."""
 
     def _after_round(self, outcome: Round) -> None:
         """Do what follows a round that no line shows; nothing, here."""

@@ -151,6 +151,7 @@ class Difference:
     decisions: int = 1
     seq: int = 0
     weight: int = 1  # how much differs; guides the search
+    unlogged: Command | None = None  # what may explain it, and no line shows
 
 
 class Shift(Enum):
@@ -200,6 +201,9 @@ class Outcome(Generic[A]):
 
     answer: A
     plain: list[Difference]  # what differs in the plain order; empty = exact
+    left: list[Difference] = field(
+        default_factory=list
+    )  # what differs in the order that holds, all of it by what no line shows
     explained: bool = True
     early: list[Command] = field(default_factory=list)  # applied before their own line
     late: list[Command] = field(default_factory=list)  # to be applied after the decision
@@ -212,6 +216,14 @@ class Outcome(Generic[A]):
     )
 
 
+def in_plain_order(answer: A, plain: list[Difference]) -> Outcome[A]:
+    """Return the outcome of a decision of which no other order is open."""
+    unlogged = _unlogged(plain)
+    if unlogged is None:
+        return Outcome(answer, plain, explained=False)
+    return Outcome(answer, plain, plain, racing=min(unlogged, key=_seq, default=None))
+
+
 def search(
     stage: Stage,
     waiting: dict[int, list[Command]],
@@ -222,6 +234,9 @@ def search(
     take_work: Callable[[int], bool] = lambda _work: True,
 ) -> Outcome[A]:
     """Decide in the plain order; where that differs from the trace, find an open order that does not.
+
+    If no order explains all differences, the one that leaves least of them holds, provided that something without a line may
+    explain what is left (``Difference.unlogged``).
 
     ``decide(between)`` runs the core once from the restored state and calls ``between(step)`` before each of its steps
     0 … ``steps`` - 1. ``waiting`` and ``late`` hold the commands of each connection, in order; an open fact has a pseudo
@@ -273,7 +288,7 @@ def search(
         answer, _ = run({})
         delayed = [command for command, at in _late_steps(late, {}) if at >= steps]
         return Outcome(answer, plain, explained=False, given_up=not has_work, late=delayed)
-    moves, answer = found
+    moves, answer, left = found
     early = [
         command
         for move in moves.values()
@@ -281,8 +296,18 @@ def search(
         for command in waiting[move.connection][: move.count]
     ]
     delayed = [command for command, at in _late_steps(late, moves) if at >= steps]
-    racing = [_furthest(move, waiting, late) for move in moves.values()]
-    return Outcome(answer, plain, True, early, delayed, min(racing, key=lambda c: c.seq))
+    racing = [*(_furthest(move, waiting, late) for move in moves.values()), *(_unlogged(left) or ())]
+    return Outcome(answer, plain, left, True, early, delayed, min(racing, key=_seq))
+
+
+def _seq(command: Command) -> int:
+    return command.seq
+
+
+def _unlogged(differences: list[Difference]) -> list[Command] | None:
+    """Return what explains the differences, and no line shows; None if it does not explain them all."""
+    commands = [difference.unlogged for difference in differences if difference.unlogged is not None]
+    return commands if len(commands) == len(differences) else None
 
 
 def _furthest(move: Move, waiting: dict[int, list[Command]], late: dict[int, list[Command]]) -> Command:
@@ -330,37 +355,39 @@ def _improve(
     plain: list[Difference],
     moves: list[Move],
     may_go_on: Callable[[], bool],
-) -> tuple[Moves, A] | None:
+) -> tuple[Moves, A, list[Difference]] | None:
     """Add one move after the other, each time the one that leaves least to explain; pairs where single ones do not help.
 
-    ``may_go_on`` is called after each order that was tried.
+    Returns the order that holds, its answer and what differs in it; None if there is no such order. ``may_go_on`` is called
+    after each order that was tried.
     """
     chosen: Moves = {}
-    best = _weight(plain)
+    left = plain
     tried = 0
-    while best > 0:
+    goes_on = True
+    while goes_on:
         options = [{move.key: move} for move in moves if chosen.get(move.key) != move]
-        step: tuple[int, Moves, A] | None = None
+        step: tuple[Moves, list[Difference]] | None = None
         for option in (*options, *_pairs(moves)):
-            if tried >= MAX_ORDERS:
-                return None
             if step is not None and len(option) > 1:
+                break
+            if tried >= MAX_ORDERS or not goes_on:
+                step = None
                 break
             tried += 1
             trial = {**chosen, **option}
-            answer, left = run(trial)
+            answer, found = run(trial)
             goes_on = may_go_on()
-            if not left:
-                return trial, answer
-            if not goes_on:
-                return None
-            weight = _weight(left)
-            if weight < best and (step is None or weight < step[0]):
-                step = weight, trial, answer
+            if not found:
+                return trial, answer, found
+            if _weight(found) < _weight(step[1] if step else left):
+                step = trial, found
         if step is None:
-            return None
-        best, chosen = step[0], step[1]
-    return None
+            break
+        chosen, left = step
+    if _unlogged(left) is None:
+        return None
+    return chosen, *run(chosen)
 
 
 def _pairs(moves: list[Move]) -> Iterator[Moves]:

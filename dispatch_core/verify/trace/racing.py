@@ -37,6 +37,7 @@ from dispatch_core.verify.trace.races import (
     Connection,
     Difference,
     Outcome,
+    in_plain_order,
     search,
 )
 
@@ -599,8 +600,7 @@ class RacingDriver(CursorDriver):
         waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)
-            found = differences(answer)
-            return Outcome(answer, found, explained=not found)
+            return in_plain_order(answer, differences(answer))
         stage = _Stage(self, window)
         return self._search(
             window,

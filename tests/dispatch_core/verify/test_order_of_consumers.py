@@ -4,12 +4,17 @@ In ``4.0.0/soak-81114-classic-range-quiet`` (tests/data/races) two consumers sha
 in a round is served last: in the round of line 122 consumer 1 has the first entry and is served behind consumer 2. In that
 of line 337 consumer 2 has the first one. So its turn, in which it gets nothing, comes behind the send to consumer 1, whose
 write may be complete by then: the round reads on by itself (line 341).
+
+In ``4.0.0/soak-84369-classic-range-racing`` a flow is counted within a round besides, behind the look at the consumer's
+permits: the lines of the round have a value of each.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.dispatch_core.verify import tampering as t
 
@@ -37,3 +42,30 @@ def test_a_round_with_entries_in_the_order_of_earlier_rounds_has_no_excuse(tmp_p
                 del line["hashes"][:2]
     t.line_of(trace, END)["in_replay"] -= 2
     assert END in {finding.seq for finding in t.divergent(RECORDING, trace, tmp_path)}
+
+
+# --- a flow within the round, besides -----------------------------------------------------------------------------
+
+RACES: Final = RECORDING.parents[1] / "4.0.0" / "soak-84369-classic-range-racing"
+FLOW, SENT, ENDED = 771, 773, 775
+
+
+def test_a_flow_and_a_write_may_both_come_within_a_round() -> None:
+    tally = t.verified(RACES).tally
+    assert tally.total("divergent") == 0
+    found = {(finding.seq, finding.decision_class, finding.racing_seq) for finding in tally.findings}
+    assert {(SENT, "dispatch", FLOW), (ENDED, "round", FLOW)} <= found
+
+
+@pytest.mark.parametrize(
+    ("seq", "changed"),
+    [
+        (SENT, {"permits_before": 7}),  # neither with the flow nor without it
+        (ENDED, {"look_ahead": True}),
+        (ENDED, {"in_replay": 30}),
+    ],
+)
+def test_what_neither_explains_is_divergent(seq: int, changed: dict[str, object], tmp_path: Path) -> None:
+    trace = t.raw(RACES)
+    t.line_of(trace, seq).update(changed)
+    assert seq in {finding.seq for finding in t.divergent(RACES, trace, tmp_path)}
