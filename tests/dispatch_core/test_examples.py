@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import linecache
 import pkgutil
 
 import pytest
@@ -27,5 +28,6 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of(name: str) -> None:
+    linecache.clearcache()  # doctest looks whether each file in it has changed, once for each docstring
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert failed == 0

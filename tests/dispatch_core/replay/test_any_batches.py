@@ -103,7 +103,7 @@ def test_any_batches_give_what_the_whole_log_gives(
     group: str, rows: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = 0
-    stored = some(folders(DATA / group), 8 if rows else 2)
+    stored = some(folders(DATA / group), 8 if rows else 4)
     for folder in stored:
         choice = random.Random(name_of(folder))
         log = log_of(folder)

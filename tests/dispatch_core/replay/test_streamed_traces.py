@@ -74,7 +74,7 @@ def compare(
             assert in_batches[table] == whole[table].to_pylist(), table
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "rows"), some(itertools.product(SAMPLES, SIZES), 9))
 def test_batches_give_what_the_whole_trace_gives(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +138,7 @@ NAMES_ACKS = ("races/4.0.0/soak-80453-ch-racing", "races/4.2.4/soak-80210-classi
 PASSED_ACKED = "races/4.2.4/soak-82453-failover-racing"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted({*some(SAMPLES, 7), *NAMES_ACKS, PASSED_ACKED}))
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
     name: str, entries_in_memory: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -164,6 +164,7 @@ def test_other_rules_are_found_where_they_part(
     assert (first.seq, first.decision_class) == (at, "dispatch")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", TRIED)
 def test_tampering_is_found_at_its_line(kind: str, tmp_path: Path) -> None:
     change = KINDS[kind]

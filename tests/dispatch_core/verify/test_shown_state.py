@@ -72,7 +72,7 @@ def changes() -> Iterator[object]:
                 yield pytest.param(folder, which, at, name, id=f"{kind}.{name}-{folder.name}-{seq}")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("folder", "which", "at", "name"), list(changes()))
 def test_a_nonsense_value_is_found(folder: Path, which: str, at: int, name: str, tmp_path: Path) -> None:
     trace: Trace = copy.deepcopy(t.raw(folder))

@@ -70,6 +70,7 @@ def _cases() -> Iterator[object]:
                     break
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("folder", "changed", "shows", "decision_class"), list(_cases()))
 def test_it_is_found_where_it_was_done(
     folder: Path, changed: Trace, shows: int, decision_class: str, tmp_path: Path
