@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import zip_longest
 from typing import Final, Generic, Protocol, TypeVar
 
 from dispatch_core.verify.trace.limits_in_force import Limit
@@ -366,7 +367,10 @@ def _improve(
     tried = 0
     goes_on = True
     while goes_on:
-        options = [{move.key: move} for move in moves if chosen.get(move.key) != move]
+        singles = [move for move in moves if chosen.get(move.key) != move]
+        options = [
+            {move.key: move} for move in (singles if len(singles) <= MAX_ORDERS else _in_turns(singles))
+        ]
         step: tuple[Moves, list[Difference]] | None = None
         for option in (*options, *_pairs(moves)):
             if step is not None and len(option) > 1:
@@ -388,6 +392,15 @@ def _improve(
     if _unlogged(left) is None:
         return None
     return chosen, *run(chosen)
+
+
+def _in_turns(moves: list[Move]) -> Iterator[Move]:
+    """Yield moves of each connection in turn, so that none of many moves of one keeps those of others from being tried."""
+    of_connection: dict[tuple[int, Shift], list[Move]] = {}
+    for move in moves:
+        of_connection.setdefault(move.key, []).append(move)
+    for turn in zip_longest(*of_connection.values()):
+        yield from (move for move in turn if move is not None)
 
 
 def _pairs(moves: list[Move]) -> Iterator[Moves]:

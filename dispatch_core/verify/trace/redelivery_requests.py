@@ -214,7 +214,8 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         for count in range(1, min(len(sent), MAX_OPEN_ENTRIES) + 1):
             messages = sum(self.core.unacked_indexes(entry).bit_count() for entry in sent[-count:])
             what = f"the redelivery request, before {self._positions(sent[-count:])} was sent,"
-            self._facts.append(Command(request.seq, who(request), what, uncleared=messages))
+            if messages:  # none if all of these entries were acknowledged
+                self._facts.append(Command(request.seq, who(request), what, uncleared=messages))
 
     # --- what stays pending --------------------------------------------------------------------------------------
 

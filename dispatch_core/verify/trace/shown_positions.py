@@ -92,6 +92,7 @@ class PositionsDriver(CursorDriver):
         self._earlier = EarlierPositions()
         self._operation_at = 0  # seq of the last operation on the cursor, but for moves
         self._move_at = 0  # seq of the last move of the cursor
+        self._agreed_at = 0  # seq of the last line that shows mark-delete where the core has it
         self._last_commands: dict[int, int] = {}  # see ``_last_command_before``, by index of the removal
         self._reached: list[int] = []  # see ``_behind``: of the normal read that the present line ends
         self._end_of_empty = 0  # where the read that the present line ends has come to if it returns nothing
@@ -190,6 +191,8 @@ class PositionsDriver(CursorDriver):
         at_deleted = None if deleted is None else self._entries.last_up_to(*deleted)
         if at_deleted is not None:
             self._settle_mark_delete(line, expected_deleted, at_deleted)
+            if at_deleted == expected_deleted:
+                self._agreed_at = line.seq
         if at_read is None:
             return False
         in_flight, reached = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
@@ -300,8 +303,20 @@ class PositionsDriver(CursorDriver):
         reset = self._reset_under_way
         if reset is not None and recorded == reset.mark_delete:
             return reset.seq
+        if self._before_open_move(line, recorded):
+            return self._move_at
         begun = self._begun(line)
         return None if begun is None else self._earlier.mark_delete(recorded, begun)
+
+    def _before_open_move(self, line: Line, recorded: int) -> bool:
+        """Check whether mark-delete was here before the last move of the cursor, and no line shows yet that it has moved.
+
+        The core has taken the move with a decision that is the same with it and without it.
+        """
+        if max(self._moved_to[0], self._agreed_at) > self._move_at:
+            return False
+        begun = Begun(self._move_at - 1, line.t_us - HELD_UP_US)
+        return self._earlier.mark_delete(recorded, begun) is not None
 
     def _written_late(self, line: Line, recorded: int) -> int | None:
         """Return the ack that moved mark-delete on before the thread of an earlier one wrote its own line, this one."""

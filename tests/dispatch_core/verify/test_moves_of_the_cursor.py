@@ -9,6 +9,9 @@ Recordings of 4.2.4 (tests/data/races):
   which shows the counter before. At 90 it has fallen.
 - ``ops-40048-seek-earliest-classic-ch``: the round of line 360 finds no consumers, so it rewinds, which line 362 says. The
   seek of line 361 shows the read position before that.
+- ``soak-84721-classic-ch-racing``: a skip begins to move mark-delete to 4:75 at line 365, and line 378 says that it is
+  there. The round of line 376 shows 4:55, where it was before. The attempts in between are the same with the move and
+  without it.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ RACES: Final = Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4"
 STORED_AGAIN: Final = RACES / "soak-41782-second-shared-quiet"
 TRIMMED_LATE: Final = RACES / "soak-41947-shared-racing"
 BEFORE_THE_REWIND: Final = RACES / "ops-40048-seek-earliest-classic-ch"
+MOVED_LATE: Final = RACES / "soak-84721-classic-ch-racing"
 
 
 def test_a_position_that_is_stored_again_trims_nothing(tmp_path: Path) -> None:
@@ -110,3 +114,27 @@ def test_it_shows_no_position_before_a_rewind_without_its_line(tmp_path: Path) -
     trace = t.raw(BEFORE_THE_REWIND)
     trace.remove(t.line_of(trace, 362))
     assert 361 in {finding.seq for finding in t.divergent(BEFORE_THE_REWIND, trace, tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"),
+    [
+        ("4:55", ["uncertain"]),
+        ("4:75", []),
+        ("4:54", ["divergent"]),  # left before the move began
+        ("4:60", ["divergent"]),  # never in force
+    ],
+)
+def test_a_move_may_not_have_come_until_a_line_says_so(shown: str, status: list[str], tmp_path: Path) -> None:
+    trace = t.raw(MOVED_LATE)
+    t.line_of(trace, 376)["mark_delete"] = shown
+    found = t.verified(t.copy_with(MOVED_LATE, trace, tmp_path)).tally.findings
+    assert [finding.status for finding in found if finding.seq == 376] == status
+
+
+@pytest.mark.parametrize("line", [378, 385])
+def test_behind_a_line_that_shows_a_move_it_has_come(line: int, tmp_path: Path) -> None:
+    """Line 378 says that mark-delete has moved, and the statistics of line 385 show it."""
+    trace = t.moved(t.raw(MOVED_LATE), line, 375)
+    assert t.line_of(trace, 377)["kind"] == "round_begin"
+    assert 377 in {finding.seq for finding in t.divergent(MOVED_LATE, trace, tmp_path)}

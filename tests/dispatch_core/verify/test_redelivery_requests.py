@@ -35,6 +35,9 @@ request of line 2436 has cleared the counter before the send of line 2427, so th
 
 In ``soak-82941-ch-racing`` the request of line 1587 removes five pending acks from line 1575 to 1583, within a read attempt.
 The scan comes behind all of them: it finds none of the three hashes draining, and the attempt reads 17 entries.
+
+In ``soak-84721-classic-ch-racing`` the request of line 448 takes 4:80, which was acknowledged before. Whether it was sent
+before the request cleared the counter or after makes no difference to the counter.
 """
 
 from __future__ import annotations
@@ -263,3 +266,24 @@ def test_a_removal_that_a_scan_has_seen_has_its_release(tmp_path: Path) -> None:
     trace = t.raw(SCANNED)
     t.line_of(trace, LAST_RELEASE)["ref_count_before"] += 1
     assert LAST_RELEASE in {finding.seq for finding in t.divergent(SCANNED, trace, tmp_path)}
+
+
+ACKNOWLEDGED: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "soak-84721-classic-ch-racing"
+)
+
+
+def test_an_acknowledged_entry_counts_nothing_behind_a_request() -> None:
+    tally = t.verified(ACKNOWLEDGED).tally
+    assert tally.total("divergent") == 0
+    assert {finding.seq for finding in tally.findings} == {
+        444,
+        565,
+        717,
+    }  # none behind a decision that it changes
+
+
+def test_a_later_round_with_another_entry_is_divergent(tmp_path: Path) -> None:
+    trace = t.raw(ACKNOWLEDGED)
+    t.line_of(trace, 714)["positions"][-1] = "4:225"
+    assert 714 in {finding.seq for finding in t.divergent(ACKNOWLEDGED, trace, tmp_path)}
