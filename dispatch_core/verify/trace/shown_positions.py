@@ -311,9 +311,10 @@ class PositionsDriver(CursorDriver):
     def _before_open_move(self, line: Line, recorded: int) -> bool:
         """Check whether mark-delete was here before the last move of the cursor, and no line shows yet that it has moved.
 
-        The core has taken the move with a decision that is the same with it and without it.
+        The core has taken the move with a decision that is the same with it and without it. A line ``mark_delete`` says
+        where it has come.
         """
-        if max(self._moved_to[0], self._agreed_at) > self._move_at:
+        if line.kind == "mark_delete" or max(self._moved_to[0], self._agreed_at) > self._move_at:
             return False
         begun = Begun(self._move_at - 1, line.t_us - HELD_UP_US)
         return self._earlier.mark_delete(recorded, begun) is not None
