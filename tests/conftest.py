@@ -31,7 +31,7 @@ from hypothesis import settings  # noqa: E402
 
 # Machines differ and share their cores: a slow example is no failure. The default run takes the same examples each time, so
 # that its result belongs to the code; `make properties` searches with new ones.
-settings.register_profile("default", deadline=None, derandomize=True)
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("search", deadline=None, max_examples=3000)
 settings.load_profile("default")
 

@@ -31,7 +31,7 @@ ACT: Final = 6  # a recorded client acts; number = its row of ``World.act_us`` a
 UNBLOCK: Final = 7  # the timer that a freed hash has started is over
 TURN: Final = 8  # the time of a recorded ack: its client may acknowledge another entry instead
 _KIND_BITS: Final = 4
-_SLOT_BITS: Final = 24
+_SLOT_BITS: Final = 23  # the number, of at most 36 bits, leaves the sign free
 
 # reasons why a loop stops
 CHANGE_DUE: Final = 0  # the time is reached

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dispatch_core.simulation import answers, churn
@@ -41,9 +41,10 @@ def test_events_come_out_in_the_order_of_their_times(steps: list[int | None]) ->
     assert int(world.w[w_.HEAP]) == len(inside)
 
 
-@given(st.integers(0, 5), st.integers(0, (1 << 24) - 1), st.integers(0, (1 << 36) - 1))
+@example(w_.TURN, (1 << 23) - 1, (1 << 36) - 1)
+@given(st.integers(0, w_.TURN), st.integers(0, (1 << 23) - 1), st.integers(0, (1 << 36) - 1))
 def test_an_event_keeps_its_parts(kind: int, slot: int, number: int) -> None:
-    """Kind, slot and number share one integer."""
+    """Kind, slot and number share one integer, also where all of them are as large as ``MOST`` allows."""
     what = w_.event(kind, slot, number)
     assert (w_.kind_of(what), w_.slot_of(what), w_.number_of(what)) == (kind, slot, number)
 
