@@ -148,6 +148,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
             entries = self.core.pending_on(consumer)
             pending = {self._entries.position(entry): self.core.pending_hash(entry) for entry in entries}
             self._removed_consumers.add(consumer, self._line.t_us, pending)
+            under_way = [ack.entry for ack in self.connection(consumer).open() if ack.entry >= 0]
+            acked = (self._entries.position(entry) for entry in under_way)
+            self._removed_consumers.acknowledge(consumer, acked, self._line.t_us)
 
     def _on_ack(self, line: Line) -> None:
         """See ``PendingAcksDriver``."""

@@ -60,6 +60,15 @@ def test_it_removes_nothing_else(tmp_path: Path, change: dict[str, object], expe
     assert found[FIRST] == expected
 
 
+def test_the_ack_may_have_come_before_the_consumer_left(tmp_path: Path) -> None:
+    """Lines 42 to 46 come before the consumer leaves, at 38. The last one acknowledges the entry of line 47."""
+    trace = t.raw(RECORDING)
+    for seq in range(42, SECOND):
+        trace = t.moved(trace, seq, seq - 5)
+    assert [t.line_of(trace, seq)["kind"] for seq in (SECOND - 5, SECOND - 4)] == ["ack", "selector_removed"]
+    assert t.verified(t.copy_with(RECORDING, trace, tmp_path)).tally.total("divergent") == 0
+
+
 def test_it_removes_nothing_twice(tmp_path: Path) -> None:
     trace = t.raw(RECORDING)
     t.line_of(trace, SECOND)["positions"] = ["13:34"]
