@@ -71,7 +71,7 @@ def test_what_no_line_shows_explains_what_an_order_leaves() -> None:
 
 
 def test_what_no_line_shows_explains_nothing_else() -> None:
-    """What another order does not take away either, and what has a line, is a difference."""
+    """A difference in the deliveries, which no order takes away, leaves the end of the round unexplained, too."""
     flow, write = (
         Command(50, 2, "flow of 1", permits=1, step=10),
         Command(51, 0, "the write of what was sent"),
