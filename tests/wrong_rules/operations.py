@@ -72,7 +72,7 @@ WRONG_OPERATIONS: Final[dict[str, WrongRule]] = {
     ),
     "round_without_consumers_goes_on": edit(
         "a round that begins when all consumers have left keeps its entries",
-        "key_shared:KeySharedDispatcher.round",
+        "key_shared:KeySharedDispatcher._round",
         "if entries and not st.s[st_.N_CONSUMERS]:",
         "if False:",
     ),

@@ -101,16 +101,31 @@ def _edited(edit: Edit) -> Iterator[None]:
             setattr(place, name, old)
 
 
-def _compiled_anew(edit: Edit, module: Any, old: Any) -> Any:
-    function = old.__func__ if isinstance(old, staticmethod | classmethod) else old
-    if not inspect.isfunction(function):
-        raise TypeError(f"{edit.module}.{edit.function} is machine code: run with NUMBA_DISABLE_JIT=1")
+def _source(edit: Edit, function: Any) -> str:
+    """Return the source of a function, which has the words that are replaced exactly once."""
     source = textwrap.dedent(inspect.getsource(function))
     if source.count(edit.old) != 1:
         raise LookupError(
             f"{edit.module}.{edit.function} holds {edit.old!r} {source.count(edit.old)} times, not once: "
             "the rule was rewritten, say anew what the wrong one is"
         )
+    return source
+
+
+def check_words(edit: Edit) -> None:
+    """Check that the words of an edit are in its function; ``LookupError`` if not. Works on machine code, too."""
+    function: Any = importlib.import_module(f"dispatch_core.broker.{edit.module}")
+    for name in edit.function.split("."):
+        function = inspect.getattr_static(function, name)
+    function = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+    _source(edit, getattr(function, "py_func", function))
+
+
+def _compiled_anew(edit: Edit, module: Any, old: Any) -> Any:
+    function = old.__func__ if isinstance(old, staticmethod | classmethod) else old
+    if not inspect.isfunction(function):
+        raise TypeError(f"{edit.module}.{edit.function} is machine code: run with NUMBA_DISABLE_JIT=1")
+    source = _source(edit, function)
     # Inside a function that has a __class__, so that a method's super() finds its class.
     name = edit.function.rpartition(".")[2]
     body = textwrap.indent(source.replace(edit.old, edit.new), "    ")
