@@ -117,8 +117,7 @@ def check_words(edit: Edit) -> None:
     function: Any = importlib.import_module(f"dispatch_core.broker.{edit.module}")
     for name in edit.function.split("."):
         function = inspect.getattr_static(function, name)
-    function = function.__func__ if isinstance(function, staticmethod | classmethod) else function
-    _source(edit, getattr(function, "py_func", function))
+    _source(edit, function)
 
 
 def _compiled_anew(edit: Edit, module: Any, old: Any) -> Any:
