@@ -366,6 +366,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         result.permits_before = {self._numbers[slot]: permits[slot] for slot in self._connected_slots()}
         if self._unacked_indexes:
             result.already_acked = self._already_acked(array)
+        self._note_several_holders(array)
         read_loop.send_groups(st, is_replay, array, self._outcome)
         between(2)
         self._collect(result, entries)
@@ -397,6 +398,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         read_loop.group_part(st, is_replay, entries, 1, len(entries), look, outcome, attempts)
         read_loop.end_group(st, entries)
         return bool(look)
+
+    def _note_several_holders(self, entries: st_.I64) -> None:
+        """Note, before entries are sent, which of them another consumer than the chosen one has (``several_holders``)."""
+        chosen, holders = self._outcome[: len(entries)], self.state.holder[entries]
+        again = (chosen >= 0) & (holders != st_.NOBODY) & (holders != chosen)
+        for slot, entry in zip(chosen[again].tolist(), entries[again].tolist(), strict=True):
+            self._sent_deleted.update(self._several.sent(self.state, slot, [entry]))
 
     def _conclude(self, result: Round, entries: st_.I64, chosen: int) -> None:
         """Last step of a round: say what follows it, as far as that is decided by now."""

@@ -180,7 +180,7 @@ class MultipleConsumersDispatcher(ABC):
         #: Entries that may be pending although deleted: when they were sent, index by index since, or by a moved cursor.
         self._sent_deleted: set[int] = set()
         self._trims_to = _UNBOUNDED  # see ``trim_to``
-        self._several = SeveralHolders()  # entries that several consumers hold; only Shared sends any
+        self._several = SeveralHolders()  # entries that several consumers hold
         self._unacked_indexes: dict[int, int] = {}  # entry → bit set of its unacknowledged batch indexes
         self._counted_twice: dict[
             int, int

@@ -8,6 +8,9 @@ is read a second time before it is sent or acknowledged:
 * A replay read and a normal read end one after the other, so that two rounds wait. The end of the first one clears
   sendInProgress, and no replay read is in flight (havePendingReplayRead). So the dispatcher reads the replay set again, in
   which the entries of the second round still are.
+* In the same way a replay read that was asked for before a round sent its entries returns them behind that round. They go
+  back into the replay set, and to another consumer if their hash has moved. Of Key_Shared, draining hashes prevent it, but
+  clients may allow deliveries out of order, which turns them off.
 * All consumers leave while a replay read is in flight, and the first one that comes back finds a rewound cursor. Only a
   normal read is dropped then (``commands.read_done``).
 

@@ -155,7 +155,8 @@ def _draining(cause: Cause, who: str, pending: str) -> str:
     phantom = (
         f"{holder} held nothing of it any more, and still the broker counted the hash as draining: it counts messages as "
         "pending that are not there (as in #24736, a fault of 4.0.0 to 4.0.6 and 4.1.0: a hash that moves away, back and "
-        f"away again is counted twice). {who} gets nothing of it until {holder} leaves or owns the hash again"
+        f"away again is counted twice). {who} gets nothing of it until {holder} owns the hash again, or no "
+        "consumer is connected, as when the topic is unloaded"
     )
     if cause.phantom_since_us is not None:
         phantom = f"from {clock(cause.phantom_since_us)} on {phantom}"

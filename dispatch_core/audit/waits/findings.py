@@ -47,6 +47,8 @@ KIND_OF: Final[dict[str | None, str]] = {
 _OF_ANY_CONSUMER: Final = {"stuck_consumer": "stuck_subscription"}
 #: Kinds of findings about entries that were not sent, or not for long.
 LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
+#: A hash that drains for nothing for so long, microseconds, is a finding of its own, whatever held its entry before.
+DRAINED_US: Final = 1_000_000
 #: Rules that keep the order of a key, and may hold back more than that needs.
 _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 
@@ -97,6 +99,7 @@ def stalls(waits: Iterable[SampledWait], names: Mapping[int, str], limits: Limit
     What waits for a limit in force is not stuck: only the rest of a wait counts.
     """
     waits = [rest for wait in waits if (rest := _without_limits(wait)) is not None]
+    waits = [part for wait in waits for part in _drained_apart(wait)]
     if not waits:
         return []
     words = Words(names)
@@ -130,6 +133,54 @@ def _without_limits(wait: SampledWait) -> SampledWait | None:
     if len(rest) == len(wait.shares):
         return wait
     return replace(wait, reason=rest[0][0], shares=rest) if rest else None
+
+
+def _drained_apart(wait: SampledWait) -> list[SampledWait]:
+    """Return the part of a wait in which its hash drained for nothing apart from the rest, if the rest is longer.
+
+    Example: an entry waits for a minute because its consumer has no permits. Then its hash moves, and drains for that
+    consumer although this one holds nothing of it. That is a fault of the broker, whatever held the entry before.
+    """
+    drained = wait.drained
+    if drained is None or drained.lasted_us < DRAINED_US or is_phantom(wait):
+        return [wait]
+    rest_of = {reason: us - drained.lasted_us * (reason == "draining_hash") for reason, us in wait.shares}
+    shares = tuple((reason, us) for reason, us in rest_of.items() if us > 0)
+    part = replace(
+        wait,
+        reason="draining_hash",
+        shares=(("draining_hash", drained.lasted_us),),
+        waiting=drained.waiting,
+        holder=drained.holder,
+        holder_positions=(),
+        holder_pending=0,
+        from_seq=drained.from_seq,
+        from_t_us=drained.from_us,
+        until_seq=wait.until_seq if drained.is_last else drained.until_seq,
+        until_t_us=wait.until_t_us if drained.is_last else drained.from_us + drained.lasted_us,
+        message_us=wait.messages * drained.lasted_us,
+        needless_us=wait.messages * drained.lasted_us,
+        uncertain=False,
+        maybe_limited=False,
+        maybe_limited_us=0,
+    )
+    if not drained.is_last:
+        part = replace(part, never_sent=0, never_passed=0)
+    if not shares:
+        return [part]
+    rest = replace(
+        wait,
+        reason=wait.reason if rest_of.get(wait.reason, 0) > 0 else shares[0][0],
+        shares=shares,
+        message_us=max(wait.message_us - part.message_us, 0),
+        needless_us=max(wait.needless_us - part.needless_us, 0),
+        drained=None,
+    )
+    if drained.is_last:
+        rest = replace(
+            rest, until_seq=drained.from_seq, until_t_us=drained.from_us, never_sent=0, never_passed=0
+        )
+    return [rest, part]
 
 
 def never_delivered(
@@ -350,7 +401,8 @@ def _too_long(wait: SampledWait, limits: Limits, end: End) -> bool:
     limit_us = 1000 * int(getattr(limits, f"{_kind_of(wait)}_ms"))
     if wait.waited_us > limit_us or wait.reason == NO_READ:
         return True
-    # A hash drains for what is not there until its consumer leaves; a consumer stays blocked until its next acknowledgement.
+    # A hash drains for what is not there, also behind its consumer's leave, until it comes back or no consumer is connected.
+    # A consumer stays blocked until its next acknowledgement.
     if is_phantom(wait) and (wait.until_seq is None or wait.reason == "draining_hash"):
         return True
     if wait.until_seq is not None or not end.closed or not wait.never_sent or wait.limited:
@@ -370,6 +422,8 @@ def is_phantom(wait: SampledWait) -> bool:
     held no more than half of the limit.
     """
     if wait.reason not in ("draining_hash", "unacked_limit_consumer") or not wait.messages:
+        return False
+    if wait.reason == "draining_hash" and wait.drained is None:
         return False
     return wait.needless_us > GRACE_US * wait.messages and 2 * wait.needless_us > wait.message_us
 

@@ -81,8 +81,16 @@ Rows = npt.NDArray[np.int64]
     ENTRIES_NOW,
     MESSAGES_NOW,
     NEEDLESS_FOR_US,  # for how long at most it was held without need as of the last sample, plus 1; 0 = it was not
+    DRAINED_SINCE_US,  # since when its hash drains although nothing of it is outstanding elsewhere; 0 = it does not
+    DRAINED_SINCE_SEQ,
+    DRAINED_US,  # the longest time in which it did
+    DRAINED_FROM_US,  # when that began
+    DRAINED_FROM_SEQ,
+    DRAINED_UNTIL_SEQ,
+    DRAINED_SLOT,  # who should have got it at its end, and for whom the hash drained
+    DRAINED_FOR,
     SHARES,
-) = range(31)
+) = range(39)
 COLUMNS: Final = SHARES + len(REASONS)
 UNNAMED: Final = -1
 
@@ -405,12 +413,47 @@ def _ask(
         # Any line since the sample before may have been the acknowledgement that brought it down to half of the limit.
         for_us -= now[CHANGED_US]
     rows[at, NEEDLESS_FOR_US] = for_us + 1 if (by_order and not elsewhere) or by_limit else 0
+    if reason != NO_CONSUMER:
+        _note_drained(st, now, rows, at, slot, reason == DRAINING_HASH and not elsewhere)
     if inferred and _cannot_tell(st, classic, batched_entries, stored_at_join, reason, slot, entry, ahead):
         rows[at, UNCERTAIN_US] += lasted
     rows[at, SHARES + reason] += lasted
     leading = rows[at, LEADING]
     if reason == leading or leading < 0 or rows[at, SHARES + reason] > rows[at, SHARES + leading]:
         _lead(rows, at, reason, slot, holder_of(st, now, reason, slot, hash_id), lasted)
+
+
+@compiled
+def _note_drained(st: State, now: I64, rows: Rows, at: int, slot: int, drained: bool) -> None:
+    """Note since when the hash of a row drains for a consumer that holds nothing of it; ``drained``: that may be so.
+
+    What mark-delete has passed may be pending on that consumer still. It counts, although no order needs it.
+    """
+    owner = st.drain_owner[rows[at, HASH]] + WIDE
+    if drained and rows[at, DRAINED_SINCE_US] == 0:
+        drained = not _holds_any(st, owner, rows[at, HASH])
+    if not drained:
+        rows[at, DRAINED_SINCE_US] = 0
+        return
+    if rows[at, DRAINED_SINCE_US] == 0:
+        rows[at, DRAINED_SINCE_US] = max(now[CHANGED_US], rows[at, FROM_US])
+        rows[at, DRAINED_SINCE_SEQ] = now[BEFORE_SEQ]
+    drained_us = now[T_US] - rows[at, DRAINED_SINCE_US]
+    if drained_us > rows[at, DRAINED_US]:
+        rows[at, DRAINED_US] = drained_us
+        rows[at, DRAINED_FROM_US] = rows[at, DRAINED_SINCE_US]
+        rows[at, DRAINED_FROM_SEQ] = rows[at, DRAINED_SINCE_SEQ]
+        rows[at, DRAINED_UNTIL_SEQ] = now[SEQ]
+        rows[at, DRAINED_SLOT], rows[at, DRAINED_FOR] = slot, owner
+
+
+@compiled
+def _holds_any(st: State, slot: int, hash_id: int) -> bool:
+    """Check that a consumer has a pending ack of a hash, also of an entry that is acknowledged or passed."""
+    for entry in range(len(st.holder)):  # noqa: SIM110 - compiled code makes no generators
+        if st.holder[entry] == slot and st.pending_hash[entry] == hash_id:
+            return True
+    return False
 
 
 @compiled

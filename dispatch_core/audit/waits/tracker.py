@@ -92,6 +92,23 @@ _SHORTEST_US: Final = 20_000
 _ALL: Final = 100_000
 
 
+class DrainedForNothing(NamedTuple):
+    """A part of a wait in which the hash drained for a consumer that held nothing of it.
+
+    ``lasted_us``: microseconds; ``waiting``: the consumer that should have got the entry; ``holder``: that for which the
+    hash drained.
+    """
+
+    lasted_us: int
+    from_us: int
+    from_seq: int
+    until_seq: int
+    waiting: int | None
+    holder: int | None
+    #: Nothing but that nobody was connected any more came behind it.
+    is_last: bool
+
+
 @dataclass(frozen=True, slots=True)
 class SampledWait:
     """One wait of the oldest waiting entry of a hash, from when it waited until it was sent or settled. Times: microseconds.
@@ -151,6 +168,8 @@ class SampledWait:
     silent_us: int = 0
     #: The part of it in which nothing was read although nothing held it; ``None`` = there is none.
     no_read: NoRead | None = None
+    #: The longest part of it in which its hash drained for nothing; ``None`` = it never did.
+    drained: DrainedForNothing | None = None
     #: One after the other, if the tracker was asked for them; else empty.
     parts: tuple[Part, ...] = ()
 
@@ -633,6 +652,7 @@ class WaitTracker:
             never_keys=len(of_keys),
             again=open_ and bool(self._notes_of.window.times_sent()[row[at_.HEAD]]),
             no_read=self._no_read(row),
+            drained=_drained(core, row),
             parts=() if self._parts is None else self._parts.of(hash_id, None if open_ else row[at_.LAST_US]),
         )
 
@@ -776,6 +796,21 @@ _NEVER_US: Final = 1 << 62
 
 #: Columns that are added up.
 _SUMMED: Final = [at_.ENTRIES, at_.MESSAGES, at_.MESSAGE_US, at_.NEEDLESS_US, at_.ATTEMPTS, at_.UNCERTAIN_US]
+
+
+def _drained(core: Core, row: Sequence[int]) -> DrainedForNothing | None:
+    """Return the longest part of a wait in which its hash drained for nothing."""
+    if not row[at_.DRAINED_US]:
+        return None
+    return DrainedForNothing(
+        row[at_.DRAINED_US],
+        row[at_.DRAINED_FROM_US],
+        row[at_.DRAINED_FROM_SEQ],
+        row[at_.DRAINED_UNTIL_SEQ],
+        number_of(core, row[at_.DRAINED_SLOT]),
+        number_of(core, row[at_.DRAINED_FOR]),
+        row[at_.DRAINED_SINCE_US] == row[at_.DRAINED_FROM_US],
+    )
 
 
 def _grown(values: npt.NDArray[Any], count: int, value: int) -> npt.NDArray[Any]:

@@ -1,7 +1,9 @@
 """Draining hashes (PIP-379, 4.x): a hash that moved away is held back until its old consumer's entries are acknowledged.
 
-Theory of operation ------------------- Example: consumer *o* holds two entries of hash *h* when a consumer joins and takes
-*h* over. *h* drains for *o* with reference count 2. The new owner gets no entry of *h* until *o* has acknowledged both.
+Theory of operation
+-------------------
+Example: consumer *o* holds two entries of hash *h* when a consumer joins and takes *h* over. *h* drains for *o* with
+reference count 2. The new owner gets no entry of *h* until *o* has acknowledged both.
 
 In general: while hash *h* drains for consumer *o*, ``drain_refs[h]`` counts the entries of *h* that were pending on *o* when
 *h* moved away and still are. Only *o* may be sent entries of *h* meanwhile.

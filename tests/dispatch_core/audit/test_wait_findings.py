@@ -150,6 +150,53 @@ def test_a_draining_hash_names_its_holder_and_what_that_holds(
     assert row["message_ms"] == pytest.approx(10 * 1000 * (release - 1.1), rel=0.05)
 
 
+def drained_for_nothing(*, last_ack: float, holder_leaves: float = 20) -> list[Event]:
+    """A key waits for permits. It moves away, back and away again, and its last entry is acknowledged.
+
+    A 4.0.0 counts the entry twice, and goes on to hold the key back (#24736), also when the holder has left.
+    """
+    return [
+        at(1, added(1)),
+        at(1, flow(1, 1)),
+        at(1.1, sent(1, 0)),
+        at(14, added(2)),
+        at(14, flow(2, 100)),
+        at(14.5, removed(2)),
+        at(15, added(3)),
+        at(15, flow(3, 100)),
+        at(last_ack, ack(1, 0)),
+        at(holder_leaves, removed(1)),
+        at(20, flow(3, 1)),
+        at(20.1, removed(3)),
+    ]
+
+
+@pytest.mark.parametrize("holder_leaves", [18, 20])
+def test_a_drain_for_nothing_is_found_behind_a_longer_wait(tmp_path: Path, holder_leaves: float) -> None:
+    key = moving_key(tmp_path / "first")
+    events = drained_for_nothing(last_ack=17, holder_leaves=holder_leaves)
+    log = log_of(tmp_path / "second", [key] * 4, events, broker_version="4.0.0")
+    rows = {row["kind"]: row for row in found(log)}
+    assert set(rows) == {"stuck_consumer", "stuck_key"}
+    drained, waited = rows["stuck_key"], rows["stuck_consumer"]
+    assert (drained["severity"], drained["reason"], drained["key"]) == ("critical", "draining_hash", key)
+    assert (drained["consumers"], drained["positions"]) == ([3, 1], ["5:1", "5:2", "5:3"])
+    assert "worker-1 held nothing of it any more" in drained["explanation"]
+    assert "still waiting" in drained["explanation"]
+    assert (waited["reason"], waited["consumers"]) == ("no_permits", [1])
+    assert "still waiting" not in waited["explanation"]
+
+
+@pytest.mark.parametrize(("version", "last_ack"), [("4.2.4", 17), ("4.0.0", 19.5)])
+def test_a_short_drain_for_nothing_and_one_for_an_entry_are_part_of_the_wait(
+    tmp_path: Path, version: str, last_ack: float
+) -> None:
+    key = moving_key(tmp_path / "first")
+    events = drained_for_nothing(last_ack=last_ack)
+    log = log_of(tmp_path / "second", [key] * 4, events, broker_version=version)
+    assert "stuck_key" not in {row["kind"] for row in found(log)}
+
+
 @pytest.mark.parametrize(("next_s", "reason"), [(1.11, None), (1.2, "cursor_may_have_moved")])
 def test_an_entry_that_nothing_holds_and_nobody_gets_is_never_delivered(
     tmp_path: Path, next_s: float, reason: str | None

@@ -1,18 +1,23 @@
-"""An entry of a Shared subscription may be pending on two consumers at once (``several_holders``).
+"""An entry may be pending on two consumers at once (``several_holders``).
 
-A made trace of the classic dispatcher, as its source has it (sendInProgress, havePendingReplayRead). Consumer 1 asks for
-entry 0 again. Its replay read and a normal read end one after the other, so that two rounds wait. The first round clears
-``sendInProgress``; entry 0 is still in the replay set, so it is read once more before the second round sends it. Consumer 1
-gets it from the first replay read, consumer 2 from the second. Each of them acknowledges it.
+Of Shared, a made trace of the classic dispatcher, as its source has it (sendInProgress, havePendingReplayRead).
+Consumer 1 asks for entry 0 again. Its replay read and a normal read end one after the other, so that two rounds wait.
+The first round clears ``sendInProgress``; entry 0 is still in the replay set, so it is read once more before the second
+round sends it. Consumer 1 gets it from the first replay read, consumer 2 from the second. Each of them acknowledges it.
+
+Of Key_Shared, ``4.0.0/soak-84912-range-quiet`` (tests/data/races), whose clients allow deliveries out of order. Line
+711 sends entries to consumer 4. They are read again by a replay read in flight, and stay in the replay set. Consumer 6
+joins and gets five of them in line 867. Both acknowledge them.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from tests.dispatch_core.verify import tampering as t
 from tests.dispatch_core.verify.shared_trace import SharedTrace, normal_read, places, replay_read, verified
 
 
@@ -73,3 +78,24 @@ def test_another_counter_diverges(place: int, unacked: int, tmp_path: Path) -> N
     row[place % 4] = unacked
     findings = verified(trace, tmp_path).tally.findings
     assert trace[-1]["seq"] in {finding.seq for finding in findings if finding.status == "divergent"}
+
+
+KEY_SHARED: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "soak-84912-range-quiet"
+)
+
+
+def test_each_consumer_of_key_shared_acknowledges_the_entry() -> None:
+    result = t.verified(KEY_SHARED)
+    assert result.tally.total("divergent") == 0
+    trace = t.raw(KEY_SHARED)
+    entry = t.line_of(trace, 883)["positions"]
+    assert [t.line_of(trace, seq)["consumer"] for seq in (711, 867, 883)] == [4, 6, 4]
+    assert all(entry[0] in t.line_of(trace, seq)["positions"] for seq in (711, 867))
+
+
+@pytest.mark.parametrize("seq", [883, 886, 892, 895, 907])
+def test_an_acknowledgement_removes_the_pending_ack_of_its_own_consumer(seq: int, tmp_path: Path) -> None:
+    trace = t.raw(KEY_SHARED)
+    t.line_of(trace, seq)["consumer"] = 6
+    assert seq in {finding.seq for finding in t.divergent(KEY_SHARED, trace, tmp_path)}
