@@ -41,6 +41,11 @@ class Redelivered:
 
 
 @dataclass(frozen=True, slots=True)
+class OnlyCursor:
+    """Last step of an ack that found nothing pending: it reaches the cursor."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A redelivery request to come: index and line, and the index of the line of its connection before it."""
 
@@ -213,9 +218,7 @@ class PendingAcksDriver(OpenTotalsDriver):
         acks = [ack for ack in self._acks.values() if ack.connection == consumer and not ack.applied]
         if not acks:
             return
-        # A trim of what the cursor has passed writes no lines of removals.
-        trims = self.core.trims_in_attempts() or self.core.trims_after_a_move()
-        trimmed = self._passed_up_to() if trims else -1
+        trimmed = self._trimmed_up_to()
         for ack in acks:
             if ack.entry <= trimmed:
                 continue
@@ -227,6 +230,11 @@ class PendingAcksDriver(OpenTotalsDriver):
             else:
                 expected = f"pending ack removed: {self._positions([ack.entry])}"
                 self._differ(self.removals_class, expected, "nothing", decisions=0)
+
+    def _trimmed_up_to(self) -> int:
+        """Return the last entry that a trim may have removed; it writes no lines of removals. -1 = there is no trim."""
+        trims = self.core.trims_in_attempts() or self.core.trims_after_a_move()
+        return self._passed_up_to() if trims else -1
 
     def _on_flow(self, line: Line) -> None:
         """See ``RacingDriver``."""
@@ -254,8 +262,10 @@ class PendingAcksDriver(OpenTotalsDriver):
                 messages = self.core.acknowledge_indexes(entry, command.words, who(line))
                 self._acknowledged_now(command, holder, messages)
             elif holder is None:
-                self.core.acknowledge(entry)
                 self._acknowledged_now(command, None, 0)
+                if not self.core.state.deleted.item(entry):
+                    command.result = OnlyCursor()
+                    connection.late.append(command)
             else:
                 connection.waiting.append(command)
                 self._acks[_key(command)] = command
@@ -280,11 +290,23 @@ class PendingAcksDriver(OpenTotalsDriver):
         begun, consumer = command.result, command.connection
         if isinstance(begun, Acked):
             self.core.finish_ack(command.entry, begun.consumer, begun.messages)
+        elif isinstance(begun, OnlyCursor):
+            self.core.acknowledge(command.entry)
         elif isinstance(begun, Redelivered):
             self.core.lower_for_redelivery(consumer, begun.messages)
         else:
             assert isinstance(begun, ParkedFlow), "an ack that took effect knows its holder"
             self.core.flow_parked(consumer, everything=begun.everything)
+
+    def _on_mark_delete(self, line: Line) -> None:
+        """See ``RacingDriver``. Acks that only reach the cursor are done where mark-delete has passed them."""
+        super()._on_mark_delete(line)
+        position = line.recorded["mark_delete"]
+        reached = -1 if position is None else self._entries.last_up_to(*position)
+        for command in list(self._late_commands()):
+            if isinstance(command.result, OnlyCursor) and command.entry <= reached:
+                self.connection(command.connection).late.remove(command)
+                self.finish_command(command)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
         for recorded in line.recorded["positions"]:
@@ -332,6 +354,42 @@ class PendingAcksDriver(OpenTotalsDriver):
                     result=acked,
                     blocks_again=acked.consumer,
                 )
+
+    def _found_nothing(self) -> dict[tuple[int, int], int]:
+        """See ``RacingDriver``.
+
+        An ack of an entry that the window sends, and whose pending ack no line removes before the connection goes on, came
+        before the send: it is of an earlier delivery.
+        """
+        if not self._removals_logged:
+            return {}
+        receiver = {
+            entry: line.consumer
+            for _at, line in self._within(self._window_end)
+            if line.kind == "sent" and line.consumer is not None
+            for entry in line.recorded["positions"]
+        }
+        trimmed = self._trimmed_up_to()
+        return {
+            (ack.connection, ack.entry): self._step_of_send(receiver[ack.entry])
+            for ack in self._peeked.values()
+            if ack.entry in receiver
+            and ack.entry > trimmed
+            and not (ack.applied or ack.words)
+            and self.core.holder(ack.entry, ack.connection) is None
+            and self._removes_nothing(ack)
+        }
+
+    def _removes_nothing(self, ack: Command) -> bool:
+        """Check that the connection of an ack goes on before any line removes a pending ack of its entry."""
+        for _at, line in self._lines.between(self._at + 1, self._lines.horizon(self._at)):
+            if line.seq <= ack.seq:
+                continue
+            if line.kind == "pending_ack_removed" and ack.entry in line.recorded["positions"]:
+                return False
+            if line.kind in _OF_A_CONNECTION and line.consumer == ack.connection:
+                return True
+        return False
 
     def _next_removal(self, holder: int, entry: int = -1) -> Command | None:
         """Return the ack that removes a pending ack of ``holder`` now, if any does; ``entry``: one of this entry.
@@ -479,7 +537,7 @@ class PendingAcksDriver(OpenTotalsDriver):
         """See ``RacingDriver``: also of an ack or a redelivery request that has let go of its pending acks."""
         if isinstance(command.result, (Acked, Redelivered)):
             return command.result.messages
-        return 0 if isinstance(command.result, ParkedFlow) else super()._lowered_by(command)
+        return 0 if isinstance(command.result, (ParkedFlow, OnlyCursor)) else super()._lowered_by(command)
 
     def _lowers_counter_of(self, command: Command) -> int | None:
         """See ``RacingDriver``."""

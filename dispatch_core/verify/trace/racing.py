@@ -597,6 +597,8 @@ class RacingDriver(CursorDriver):
                 logged = steps - 1  # the cursor leaves acknowledged entries out when it has the request
             elif kind == "read_attempt_end":
                 self._permits_at_end = {shown.consumer: shown.permits for shown in shown_consumers(line)}
+        if self._peeked and not self.steps_of_send:
+            self._note_gone_first(self._found_nothing())
         waiting, late = self._under_way(steps)
         if not waiting and not late:
             answer = decide(lambda _step: None)
@@ -729,6 +731,10 @@ class RacingDriver(CursorDriver):
                 return line.consumer == consumer
         return False
 
+    def _found_nothing(self) -> dict[tuple[int, int], int]:
+        """Return, as ``_gone_before``, connection and entry of acks that have found nothing pending; nothing, here."""
+        return {}
+
     def _removed_between(self, stop: int) -> Iterator[tuple[int, int]]:
         """Yield consumer and entry of the pending acks that go in the present window, before the line at index ``stop``."""
         for _at, line in self._within(stop - 1):
@@ -758,7 +764,7 @@ class RacingDriver(CursorDriver):
         if command.entry < 0 or command.is_fact:
             return None
         holder = self.core.holder(command.entry, command.connection)
-        return None if holder is None else self._gone_first.get((holder, command.entry))
+        return self._gone_first.get((command.connection if holder is None else holder, command.entry))
 
     def _step_of(self, command: Command, steps: int) -> int:
         """Return before which step of a window a command that arrives within it has its effect, in the plain order."""

@@ -31,7 +31,7 @@ from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.index_acks import CountedLater, IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
-from dispatch_core.verify.trace.pending_acks import ParkedFlow, Redelivered
+from dispatch_core.verify.trace.pending_acks import OnlyCursor, ParkedFlow, Redelivered
 from dispatch_core.verify.trace.races import LIMIT, Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
 from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
@@ -905,7 +905,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
 
     def _acknowledges(self, command: Command) -> int:
         """See ``RacingDriver``."""
-        return command.entry if isinstance(command.result, Acked) else -1
+        return command.entry if isinstance(command.result, (Acked, OnlyCursor)) else -1
 
     def _on_consumer_removed(self, line: Line) -> None:
         """Compare the positions: the thread of the connection goes on if the broker disconnects the consumer."""

@@ -7,6 +7,11 @@ lines 819 and 837, before the send of line 844, which makes them pending anew. T
 ``4.0.0/soak-81226-ch-quiet``: the ack of 9:148 removes its pending ack at line 1136, between the lines of a second send to
 its consumer (1135) and of its return (1138). At line 1173 it removes another one, so the second send came behind the first
 removal.
+
+``4.2.4/soak-85127-third-range-racing``: the topic was loaded anew. Connection 1 acknowledges what it was sent before,
+of which nothing is pending now: 41:60 right before the round of lines 85 to 97, and 41:61 to 41:63 within it. The round
+keeps 41:60 for later, so the ack has not reached the cursor then. No line removes a pending ack of 41:61 or 41:63
+before the next ack, so these come before the send of line 95, behind which both stay pending on consumer 2.
 """
 
 from __future__ import annotations
@@ -92,3 +97,47 @@ def test_a_removal_behind_a_send_is_of_what_it_sent(tmp_path: Path) -> None:
     for _ in ("pending_ack_removed", "draining_release"):
         trace = t.moved(trace, WITHIN_SEND, WITHIN_SEND + 2)
     assert AGAIN in {finding.seq for finding in t.divergent(WITHIN, trace, tmp_path)}
+
+
+ELSEWHERE: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "soak-85127-third-range-racing"
+)
+
+
+def test_acks_of_an_earlier_delivery_come_before_the_send() -> None:
+    """Neither the acks within the round, nor that of 41:60 before it, which reaches the cursor within it."""
+    tally = t.verified(ELSEWHERE).tally
+    assert tally.total("divergent") == 0
+    assert {finding.seq for finding in tally.findings} == {85, 97}
+
+
+@pytest.mark.parametrize("seq", [105, 108, 115])
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_all_that_is_sent_stays_pending(seq: int, difference: int, tmp_path: Path) -> None:
+    trace = t.raw(ELSEWHERE)
+    t.line_of(trace, seq)["usable"][0][3] += difference
+    assert seq in {finding.seq for finding in t.divergent(ELSEWHERE, trace, tmp_path)}
+
+
+@pytest.mark.parametrize("in_replay", [1, 3])
+def test_an_ack_before_a_round_may_reach_the_cursor_within_it(in_replay: int, tmp_path: Path) -> None:
+    """41:60 and 41:62 are kept for later; 41:57 and 41:58 are acknowledged before the round."""
+    trace = t.raw(ELSEWHERE)
+    assert t.line_of(trace, 97)["in_replay"] == 2
+    t.line_of(trace, 97)["in_replay"] = in_replay
+    assert t.divergent(ELSEWHERE, trace, tmp_path)
+
+
+def test_an_ack_whose_pending_ack_goes_comes_behind_the_send(tmp_path: Path) -> None:
+    trace = t.raw(ELSEWHERE)
+    ack = trace.index(t.line_of(trace, 87))
+    removal = trace[ack] | {
+        "kind": "pending_ack_removed",
+        "consumer": 2,
+        "positions": ["41:61"],
+        "hash": 18100,
+    }
+    trace.insert(ack + 1, removal)
+    for seq, line in enumerate(trace[2:], 1):
+        line["seq"] = seq
+    assert 88 in {finding.seq for finding in t.divergent(ELSEWHERE, trace, tmp_path)}
