@@ -686,7 +686,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
                 break
             if line.consumer == consumer and line.kind in OF_A_CONNECTION:
                 return []
-        pending = self.core.pending_on(consumer)
+        pending = self._pending_by_now(consumer)
         return pending if named is None else [entry for entry in pending if entry in set(named)]
 
     def _usable(self, consumer: int, counters: Counters) -> int:

@@ -36,6 +36,9 @@ request of line 2436 has cleared the counter before the send of line 2427, so th
 In ``soak-82941-ch-racing`` the request of line 1587 removes five pending acks from line 1575 to 1583, within a read attempt.
 The scan comes behind all of them: it finds none of the three hashes draining, and the attempt reads 17 entries.
 
+In ``soak-85505-classic-ch-racing`` the request of line 79 has lowered the counter at line 61 by 14 messages. It removes
+them from line 62 on. What the round sends in line 76 stays.
+
 In ``soak-84721-classic-ch-racing`` the request of line 448 takes 4:80, which was acknowledged before. Whether it was sent
 before the request cleared the counter or after makes no difference to the counter.
 """
@@ -287,3 +290,20 @@ def test_a_later_round_with_another_entry_is_divergent(tmp_path: Path) -> None:
     trace = t.raw(ACKNOWLEDGED)
     t.line_of(trace, 714)["positions"][-1] = "4:225"
     assert 714 in {finding.seq for finding in t.divergent(ACKNOWLEDGED, trace, tmp_path)}
+
+
+WITHIN_ROUND: Final = (
+    Path(__file__).resolve().parents[2] / "data" / "races" / "4.0.0" / "soak-85505-classic-ch-racing"
+)
+
+
+@pytest.mark.parametrize(("value", "differs"), [(49, False), (35, False), (48, True), (50, True), (62, True)])
+def test_a_request_within_a_round_lowers_the_counter_by_what_was_sent_before(
+    value: int, differs: bool, tmp_path: Path
+) -> None:
+    """The 14 entries of before, or none; not the 13 that the round sends behind the removals."""
+    trace = t.raw(WITHIN_ROUND)
+    assert t.line_of(trace, 61)["value"] == 49
+    t.line_of(trace, 61)["value"] = value
+    found = {finding.seq for finding in t.divergent(WITHIN_ROUND, trace, tmp_path)}
+    assert found == ({61} if differs else set())
