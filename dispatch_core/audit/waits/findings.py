@@ -48,7 +48,7 @@ _OF_ANY_CONSUMER: Final = {"stuck_consumer": "stuck_subscription"}
 #: Kinds of findings about entries that were not sent, or not for long.
 LEFT_WAITING: Final = ("never_delivered", "stuck_key", "stuck_consumer", "stuck_subscription")
 #: A hash that drains for nothing for so long, microseconds, is a finding of its own, whatever held its entry before.
-DRAINED_US: Final = 1_000_000
+_DRAINED_FOR_LONG_US: Final = 1_000_000
 #: Rules that keep the order of a key, and may hold back more than that needs.
 _ORDERING: Final = ("draining_hash", "recently_joined", "last_sent_position")
 
@@ -136,13 +136,13 @@ def _without_limits(wait: SampledWait) -> SampledWait | None:
 
 
 def _drained_apart(wait: SampledWait) -> list[SampledWait]:
-    """Return the part of a wait in which its hash drained for nothing apart from the rest, if the rest is longer.
+    """Split a wait into the part in which its hash drained for nothing and the rest, unless that part is most of it.
 
     Example: an entry waits for a minute because its consumer has no permits. Then its hash moves, and drains for that
     consumer although this one holds nothing of it. That is a fault of the broker, whatever held the entry before.
     """
     drained = wait.drained
-    if drained is None or drained.lasted_us < DRAINED_US or is_phantom(wait):
+    if drained is None or drained.lasted_us < _DRAINED_FOR_LONG_US or is_phantom(wait):
         return [wait]
     rest_of = {reason: us - drained.lasted_us * (reason == "draining_hash") for reason, us in wait.shares}
     shares = tuple((reason, us) for reason, us in rest_of.items() if us > 0)

@@ -81,7 +81,7 @@ Rows = npt.NDArray[np.int64]
     ENTRIES_NOW,
     MESSAGES_NOW,
     NEEDLESS_FOR_US,  # for how long at most it was held without need as of the last sample, plus 1; 0 = it was not
-    DRAINED_SINCE_US,  # since when its hash drains although nothing of it is outstanding elsewhere; 0 = it does not
+    DRAINED_SINCE_US,  # since when its hash drains for a consumer that holds nothing of it; 0 = it does not
     DRAINED_SINCE_SEQ,
     DRAINED_US,  # the longest time in which it did
     DRAINED_FROM_US,  # when that began

@@ -361,7 +361,8 @@ class PendingAcksDriver(OpenTotalsDriver):
         An ack of an entry that the window sends, and whose pending ack no line removes before the connection goes on, came
         before the send: it is of an earlier delivery.
         """
-        if not self._removals_logged:
+        acks = [ack for ack in self._peeked.values() if ack.entry >= 0 and not (ack.applied or ack.words)]
+        if not acks or not self._removals_logged:
             return {}
         receiver = {
             entry: line.consumer
@@ -372,10 +373,9 @@ class PendingAcksDriver(OpenTotalsDriver):
         trimmed = self._trimmed_up_to()
         return {
             (ack.connection, ack.entry): self._step_of_send(receiver[ack.entry])
-            for ack in self._peeked.values()
+            for ack in acks
             if ack.entry in receiver
             and ack.entry > trimmed
-            and not (ack.applied or ack.words)
             and self.core.holder(ack.entry, ack.connection) is None
             and self._removes_nothing(ack)
         }
