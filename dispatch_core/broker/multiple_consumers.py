@@ -709,10 +709,18 @@ class MultipleConsumersDispatcher(ABC):
         ]
 
     def read_cancelled(self) -> None:
-        """Cancel a waiting normal read. Between #23384 and #23855 a replay read is forgotten with it."""
+        """Cancel a waiting normal read, and forget a replay read with it where ``cancel_clears_replay_read`` says so."""
         self.state.s[st_.PENDING_READ] = 0
-        if "cancel_clears_replay_read" in self.profile.changes:
+        if self.cancel_clears_replay_read():
             self.state.s[st_.PENDING_REPLAY] = 0
+
+    def cancel_clears_replay_read(self) -> bool:
+        """Check whether a replay read that is in flight is forgotten when a normal read is cancelled: #23384 to #23855."""
+        return "cancel_clears_replay_read" in self.profile.changes
+
+    def replay_is_pending(self) -> bool:
+        """Check whether a replay read is in flight, as the broker takes it (havePendingReplayRead)."""
+        return bool(self.state.s[st_.PENDING_REPLAY])
 
     def read_done(self, kind: str, entries: Sequence[int]) -> bool:
         """Take a read result; returns False when it is dropped and the cursor rewound instead."""

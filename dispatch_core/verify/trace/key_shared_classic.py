@@ -5,9 +5,9 @@ and a round may read on at once depending on writes.
 
 A consumer that joins remembers the cursor's read position. A read moves it when its entries are there, on a thread of the
 managed ledger; its ``read_done`` follows when the dispatcher takes them. So a consumer that joins while a normal read is in
-flight remembers the position in front of that read, behind it or behind a part of it, and the trace does not show which.
-The core takes the one in front. The other ones are open facts (``races``), named by ``read_done``, until a decision shows
-one or refutes it.
+flight remembers the position in front of that read, behind it or behind a part of it. The core takes the one that its line
+``consumer_added`` shows. The read may move on behind that line, so later positions are open facts (``races``), named by
+``read_done``, until a decision shows one or refutes it.
 """
 
 from __future__ import annotations
@@ -212,11 +212,9 @@ class ClassicKeySharedVerifier(RecentlyJoinedVerifier):
             return super()._allowed_by_rate(read)
         return range(len(read.entries), int(self.core.state.s[N_REPLAY]) + 1)
 
-    def _read_moved_on(self) -> None:
-        """See ``KeySharedVerifier``: whoever joins now remembers the position behind that read."""
-        done = self._end_of_read()
-        if done is not None:
-            self.core.read_position_seen(max(done.inputs["positions"]) + 1)
+    def _read_moved_on(self, entry: int) -> None:
+        """See ``MultipleConsumersVerifier``: whoever joins now remembers that position or one behind it."""
+        self.core.read_position_seen(entry)
 
     def _inferred_attempt(self, line: Line) -> None:
         """Verify the attempt of a line; of the two attempts of a removal the first has made the read, if it could."""

@@ -89,6 +89,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._use_or_removal_at = 0
         self._removal_at = 0  # no line between the present one and this one begins a removal
         self._cancel: Command | None = None  # of a waiting read, within the present read attempt
+        # The read of the present attempt shows that a cancel before it has had all its effect.
+        self._cancel_is_over = False
         self._late_move: Command | None = None  # see ``_move_behind_trim``, of the present read attempt
         self._removed_consumers = RemovedConsumers()
         # Removals of pending acks that have their effect later, see ``_is_held_up``.
@@ -132,11 +134,12 @@ class MultipleConsumersVerifier(ShownStateDriver):
     def _on_consumer_added(self, line: Line) -> None:
         self._settle_all()
         self.core.join(who(line), line.inputs["name"], line.inputs["priority_level"] or 0)
-        if self._compare_positions(line):
-            self._read_moved_on()
+        moved_to = self._compare_positions(line)
+        if moved_to is not None:
+            self._read_moved_on(moved_to)
 
-    def _read_moved_on(self) -> None:
-        """Take note that a read in flight has moved the read position already; nothing depends on it, here."""
+    def _read_moved_on(self, entry: int) -> None:
+        """Take note that a read in flight has moved the read position to ``entry``; nothing depends on it, here."""
 
     def _keep_pending_acks(self, consumer: int) -> None:
         """Keep the pending acks of a consumer that leaves now, where they stay in it (``removed_consumers``)."""
@@ -218,6 +221,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if self._cancel is not None:
             self._placed.append(self._cancel)
             late[CANCEL] = [self._cancel]
+        elif self._forgets_replay is not None:
+            waiting[CANCEL] = [self._forgets_replay]
         if self._late_move is not None:
             waiting[LATE_MOVE] = [self._late_move]
         for consumer in self.core.connected() if self._removal_comes_soon() else ():
@@ -273,6 +278,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         pauses = self._pauses(recorded)
         self._cancel = self._cancel_within(window)
         self._cancelled_at = 0
+        replay_is_pending = self.core.replay_is_pending()
 
         self._late_move = self._move_behind_trim()
 
@@ -294,8 +300,10 @@ class MultipleConsumersVerifier(ShownStateDriver):
             decide,
             lambda read: [*differences(read), *self._not_trimmed(window)],
         )
-        self._late_move = None
+        self._late_move = self._forgets_replay = None
         self.core.trim_to(None)
+        kind = outcome.answer.kind
+        self._cancel_is_over = kind == "Normal" or (kind == "Replay" and replay_is_pending)
         if not outcome.explained:  # what is missing is reported when its line is overdue
             outcome.plain = differences(outcome.answer)
             outcome.explained = not outcome.plain
@@ -514,6 +522,8 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if cancel is None or cancel.seq != line.seq or not cancel.applied:
             self._cancelled_at = line.seq if self._read_is_pending() else 0
             self.core.read_cancelled()
+        elif not self._cancel_is_over:
+            self._cancelled_at = line.seq
 
     def _on_read_done(self, line: Line) -> None:
         kind, positions = line.inputs["type"], line.inputs["positions"]

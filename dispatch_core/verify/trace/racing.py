@@ -894,6 +894,8 @@ class _Stage:
             driver.apply_fact(command)
         elif command.closes:
             driver.core.close()
+        elif command.cancels:
+            driver.core.read_cancelled()
         elif command.limit is not None:
             driver.change_limit(command.limit)
         elif command.trims_to is not None:

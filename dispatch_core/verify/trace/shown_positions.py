@@ -178,14 +178,17 @@ class PositionsDriver(CursorDriver):
         if self._on_their_way.any_of(connection):
             self._on_their_way.over(connection, self._applied())
 
-    def _compare_positions(self, line: Line) -> bool:
-        """Compare the cursor's positions of a line. Returns whether the read position is that behind a read in flight."""
+    def _compare_positions(self, line: Line) -> int | None:
+        """Compare the cursor's positions of a line.
+
+        Returns the read position of the line if a read in flight may have moved it there.
+        """
         read, deleted = line.recorded.get("read_position"), line.recorded.get("mark_delete")
         ended_reset: _Reset | None = None
         if line.kind == "consumer_added":
             ended_reset, self._reset_under_way = self._reset_under_way, None
         if read is None and deleted is None:
-            return False
+            return None
         expected_read, expected_deleted = self._plain_positions(line.seq)
         at_read = None if read is None else self._read_from(read)
         at_deleted = None if deleted is None else self._entries.last_up_to(*deleted)
@@ -194,7 +197,7 @@ class PositionsDriver(CursorDriver):
             if at_deleted == expected_deleted:
                 self._agreed_at = line.seq
         if at_read is None:
-            return False
+            return None
         in_flight, reached = self._read_in_flight(line, within_us=READ_MOVES_BEFORE_US)
         if in_flight is not None:
             expected_read = max(expected_read, reached[-1])
@@ -204,7 +207,7 @@ class PositionsDriver(CursorDriver):
             # A read that was in flight ended before the reset took effect.
             self._settle_position("read_position", expected_read, at_read, ended_reset.seq)
             self._cursor.s[READ_POSITION] = at_read
-            return False
+            return None
         racing = None if at_read == expected_read else self._read_position_racing(line, at_read, at_deleted)
         if (
             racing is None
@@ -215,7 +218,7 @@ class PositionsDriver(CursorDriver):
         if racing is None and at_read > expected_read:
             racing = self._moved_by_unfinished_read(line, at_read)
         self._settle_position("read_position", expected_read, at_read, racing)
-        return in_flight is not None and at_read == reached[-1]
+        return at_read if in_flight is not None and at_read <= reached[-1] else None
 
     def _compare_read_done(self, line: Line, *, rewound: bool) -> None:
         """Compare the read position of a read result; ``rewound``: it is dropped, and the core has rewound already."""

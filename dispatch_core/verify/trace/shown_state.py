@@ -32,7 +32,7 @@ from dispatch_core.verify.trace.index_acks import CountedLater, IndexAcksDriver
 from dispatch_core.verify.trace.limits_in_force import Limit
 from dispatch_core.verify.trace.mark_delete_lines import Arrival
 from dispatch_core.verify.trace.pending_acks import OnlyCursor, ParkedFlow, Redelivered
-from dispatch_core.verify.trace.races import LIMIT, Command
+from dispatch_core.verify.trace.races import CANCEL, LIMIT, Command
 from dispatch_core.verify.trace.racing import NEXT_SECTION, CursorStep, Window
 from dispatch_core.verify.trace.shown_positions import OF_A_CONNECTION, PositionsDriver
 
@@ -137,7 +137,11 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         # Consumer → seq and permits of its flow that is being counted: the line that shows its counters is to come.
         self._counting: dict[int, tuple[int, int]] = {}
         self._marked_limit: MarkedLimit | None = None
-        self._cancelled_at = 0  # line that cancels the read of the present attempt; 0 = there is none
+        # Line within the present attempt that cancels a read, and whose thread may clear the flags later; 0 = there is none.
+        self._cancelled_at = 0
+        self._forgets_replay: Command | None = (
+            None  # such a cancel that may clear the flag of a replay read later still
+        )
 
     def _before_flow_counted(self, line: Line) -> None:
         """See ``Driver``: lines that the thread of a connection writes."""
@@ -265,12 +269,7 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
     def _on_read_attempt_end(self, line: Line) -> None:
         s, recorded = self.core.state.s, line.recorded
         self._compare_total(line)
-        for name, flag in (("pending_read", st_.PENDING_READ), ("pending_replay", st_.PENDING_REPLAY)):
-            values = [(bool(s[flag]), 0)]
-            if flag == st_.PENDING_READ and self._cancelled_at:
-                # The thread that cancels clears the flag behind its line.
-                values.append((True, self._cancelled_at))
-            self._compare_one(line, name, recorded[name], values)
+        self._compare_pending(line)
         usable = recorded["usable"]
         if usable is None:
             return
@@ -308,6 +307,25 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
             fits = None not in seqs
             racing = max([racing, *(seq for seq in seqs if seq is not None)])
         self._settle_value(line, "usable", expected, usable, (racing or None) if fits else None)
+
+    def _compare_pending(self, line: Line) -> None:
+        """Compare whether reads are pending at the end of an attempt.
+
+        A thread that cancels a read clears the flags behind its line. Where it clears that of a replay read, too, the
+        attempt may have set that before: the read is forgotten, though it will complete.
+        """
+        s, cancelled_at = self.core.state.s, self._cancelled_at
+        normal, replay = bool(s[st_.PENDING_READ]), bool(s[st_.PENDING_REPLAY])
+        clears_replay = cancelled_at > 0 and self.core.cancel_clears_replay_read()
+        values = [(normal, 0)] + [(True, cancelled_at)] * (cancelled_at > 0)
+        self._compare_one(line, "pending_read", line.recorded["pending_read"], values)
+        values = [(replay, 0)] + [(not replay, cancelled_at)] * clears_replay
+        recorded = line.recorded["pending_replay"]
+        self._compare_one(line, "pending_replay", recorded, values)
+        if clears_replay and replay and recorded is False:
+            s[st_.PENDING_REPLAY] = 0
+        elif clears_replay and replay:
+            self._forgets_replay = Command(cancelled_at, CANCEL, "the cancel of the read", cancels=True)
 
     def _compare_total(self, line: Line) -> None:
         """Compare the total permits: a value that fits open facts about it shows them, and refutes the others."""

@@ -148,6 +148,11 @@ def moved(trace: Trace, seq: int, behind: int) -> Trace:
     trace.remove(line)
     at = next(at for at, other in enumerate(trace) if other.get("seq") == behind)
     trace.insert(at + 1, line | {"t_us": trace[at]["t_us"]})
+    return numbered(trace)
+
+
+def numbered(trace: Trace) -> Trace:
+    """Number the lines of a trace of one incarnation anew."""
     first = next(at for at, other in enumerate(trace) if other.get("seq") == 1)
     for number, other in enumerate(trace[first:], 1):
         other["seq"] = number

@@ -73,3 +73,56 @@ def test_a_read_that_was_cancelled_before_the_attempt_is_not_pending(tmp_path: P
     trace = t.raw(BEHIND)
     t.line_of(trace, NEXT_READ)["kind"] = "step"  # the next attempt reads nothing
     assert NEXT_READ + 1 in {finding.seq for finding in t.divergent(BEHIND, trace, tmp_path)}
+
+
+#: At 1734 the timer cancels the read that waits. The attempt around it asks for a replay read at 1735. Then the timer's
+#: thread clears the flags, also that of the replay read. So that is not pending at the end of the attempt, and the next one
+#: asks again.
+FORGOTTEN: Final = RECORDING.parent / "soak-85826-ch-quiet"
+TIMER, ATTEMPT_END, AGAIN, SECOND_DONE = 1734, 1736, 1738, 1771
+
+
+def forgotten(trace: t.Trace, where: Path) -> set[int]:
+    return {finding.seq for finding in t.divergent(FORGOTTEN, trace, where)}
+
+
+def test_a_cancel_may_forget_a_replay_read_that_its_attempt_has_asked_for() -> None:
+    tally = t.verified(FORGOTTEN).tally
+    assert tally.total("divergent") == 0
+    assert [(found.seq, found.racing_seq) for found in tally.findings if found.seq > TIMER] == [
+        (ATTEMPT_END, TIMER)
+    ]
+
+
+def test_a_cancel_may_forget_it_behind_the_end_of_the_attempt(tmp_path: Path) -> None:
+    trace = t.raw(FORGOTTEN)
+    t.line_of(trace, ATTEMPT_END)["pending_replay"] = True
+    tally = t.verified(t.copy_with(FORGOTTEN, trace, tmp_path)).tally
+    assert tally.total("divergent") == 0
+    assert [(found.seq, found.racing_seq) for found in tally.findings if found.seq > TIMER] == [
+        (AGAIN, TIMER)
+    ]
+
+
+def test_a_cancel_forgets_a_replay_read_once(tmp_path: Path) -> None:
+    """Line 1739 shows the second one as pending, so nothing explains a third."""
+    trace = t.raw(FORGOTTEN)
+    attempt = [t.line_of(trace, seq) for seq in range(AGAIN - 1, AGAIN + 2)]
+    at = trace.index(attempt[-1]) + 1
+    trace[at:at] = [dict(line) for line in attempt]
+    assert AGAIN + 3 in forgotten(t.numbered(trace), tmp_path)
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_without_the_cancel_the_replay_read_is_pending(shown: bool, tmp_path: Path) -> None:
+    trace = t.raw(FORGOTTEN)
+    t.line_of(trace, TIMER)["cancelled"] = False
+    t.line_of(trace, ATTEMPT_END)["pending_replay"] = shown
+    assert (AGAIN if shown else ATTEMPT_END) in forgotten(trace, tmp_path)
+
+
+def test_a_release_whose_cancels_leave_replay_reads_alone_shows_it_as_pending(tmp_path: Path) -> None:
+    trace = t.raw(FORGOTTEN)
+    for header in trace[:2]:
+        header["broker_version"] = "4.0.3"
+    assert ATTEMPT_END in forgotten(trace, tmp_path)
