@@ -219,6 +219,28 @@ def unrecorded(truth: Truth, recording: Path) -> dict[str, Position]:
     return found
 
 
+def settled_by_others(recording: Path) -> set[Position]:
+    """Return the entries that a cumulative acknowledgement settled by a connection which was never sent them.
+
+    They were sent to others, who may have left before they received them. The broker does not send them again: to it, the
+    client has all up to its message.
+    """
+    sent_to: dict[Position, set[int]] = defaultdict(set)
+    settled: set[Position] = set()
+    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
+        if line["kind"] == "sent":
+            for position in _positions(line):
+                sent_to[position].add(line["consumer"])
+        elif line["kind"] == "ack" and line["ack_type"] == "Cumulative":
+            last = max(_positions(line))
+            settled |= {
+                position
+                for position, consumers in sent_to.items()
+                if position <= last and line["consumer"] not in consumers
+            }
+    return settled
+
+
 def release(recording: Path) -> tuple[int, ...]:
     """Return the broker's release from the log's header."""
     first = _events_files(recording)[0]

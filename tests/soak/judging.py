@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.recorder.comparison import Audit, audited_all, differences, holes, unrecorded
+from tests.recorder.comparison import (
+    Audit,
+    audited_all,
+    differences,
+    holes,
+    settled_by_others,
+    unrecorded,
+)
 from tests.recorder.journal import steps
 from tests.recorder.truth import truth
 from tests.soak.script import CURSOR_MOVES, RELOADS, Script, class_of
@@ -132,8 +139,11 @@ def disagreements(played: Played, audit: Audit) -> list[str]:
     """List what the clients saw and the recording or its audit say otherwise.
 
     All receipts have to be in the trace, in their order. The rest is compared where clients can tell (``comparable``).
+    What a client settles for others counts as received: the broker owes it to nobody any more.
     """
     seen = truth(steps(played.folder))
+    settled = settled_by_others(played.recording)
+    seen.unseen = {message for message in seen.unseen if message[0] not in settled}
     found = [f"lost lines: {hole}" for hole in holes(played.recording)]
     found += [
         f"{name} received {position[0]}:{position[1]}, and the trace did not send it then"

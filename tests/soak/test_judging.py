@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.recorder.comparison import Audit, differences
+from tests.recorder.comparison import Audit, differences, settled_by_others
 from tests.recorder.truth import Truth
 
 #: As the audit of a 4.0.0 names a key whose hash the broker holds for ever (#24736).
@@ -81,3 +84,39 @@ def test_an_entry_that_was_received_is_not_undelivered(unseen: set[tuple[int, in
 def test_what_the_audit_only_counts() -> None:
     assert disagreement({(3, 4), (3, 5)}, reason=UNDELIVERED) == []
     assert disagreement({(3, 4), (3, 5), (3, 6)}, reason=UNDELIVERED) != []
+
+
+def recorded(folder: Path, *lines: dict[str, Any]) -> Path:
+    text = "".join(
+        json.dumps(line | {"incarnation": 1, "seq": seq}) + "\n" for seq, line in enumerate(lines, 1)
+    )
+    (folder / "trace-b-1.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    return folder
+
+
+def sends(consumer: int, *positions: str) -> dict[str, Any]:
+    return {"kind": "sent", "consumer": consumer, "positions": positions}
+
+
+def acks(consumer: int, position: str, ack_type: str = "Cumulative") -> dict[str, Any]:
+    return {"kind": "ack", "consumer": consumer, "positions": [position], "ack_type": ack_type}
+
+
+@pytest.mark.parametrize(
+    ("lines", "settled"),
+    [
+        pytest.param([sends(1, "3:4"), sends(2, "3:10"), acks(2, "3:10")], {(3, 4)}, id="of another"),
+        pytest.param(
+            [sends(1, "3:4"), sends(2, "3:10"), acks(2, "3:10", "Individual")], set(), id="one alone"
+        ),
+        pytest.param([sends(1, "3:4"), sends(2, "3:4"), acks(2, "3:4")], set(), id="sent to both"),
+        pytest.param(
+            [sends(1, "3:4", "3:12"), sends(2, "3:10"), acks(2, "3:10")], {(3, 4)}, id="later entry"
+        ),
+        pytest.param([acks(2, "3:10"), sends(1, "3:4")], set(), id="sent after it"),
+    ],
+)
+def test_what_a_cumulative_acknowledgement_settles_for_others(
+    lines: list[dict[str, Any]], settled: set[tuple[int, int]], tmp_path: Path
+) -> None:
+    assert settled_by_others(recorded(tmp_path, *lines)) == settled
