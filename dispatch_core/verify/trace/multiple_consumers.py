@@ -153,7 +153,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
             self._removed_consumers.add(consumer, self._line.t_us, pending)
             under_way = [ack.entry for ack in self.connection(consumer).open() if ack.entry >= 0]
             acked = (self._entries.position(entry) for entry in under_way)
-            self._removed_consumers.acknowledge(consumer, acked, self._line.t_us)
+            self._removed_consumers.let_go(consumer, acked, self._line.t_us)
 
     def _on_ack(self, line: Line) -> None:
         """See ``PendingAcksDriver``."""
@@ -164,10 +164,20 @@ class MultipleConsumersVerifier(ShownStateDriver):
         """Note what a consumer that was removed acknowledges."""
         if who(ack) in self._removed_consumers:
             known = (self._entries.position(entry) for entry in ack.inputs["positions"] if entry >= 0)
-            self._removed_consumers.acknowledge(who(ack), known, ack.t_us)
+            self._removed_consumers.let_go(who(ack), known, ack.t_us)
+
+    def _note_removed_request(self, removal: Line) -> None:
+        """Note what a consumer that was removed asks for: the line of its request is behind those of the removals."""
+        request = self._next_request(who(removal))
+        if request is None or who(removal) not in self._removed_consumers:
+            return
+        named, entries = request.inputs["positions"], removal.recorded["positions"]
+        asked = [entry for entry in entries if entry >= 0 and (named is None or entry in named)]
+        self._removed_consumers.let_go(who(removal), map(self._entries.position, asked), removal.t_us)
 
     def _on_pending_ack_removed(self, line: Line) -> None:
-        """See ``PendingAcksDriver``: a consumer that was removed may have its pending acks until they are acknowledged."""
+        """See ``PendingAcksDriver``: a consumer that was removed may have its pending acks until it lets go of them."""
+        self._note_removed_request(line)
         if who(line) not in self._removed_consumers:
             if self._is_held_up(line):
                 self._held_up.append(line)

@@ -1,4 +1,4 @@
-"""Acks of a consumer that was removed, and its second removal.
+"""Acks and requests of a consumer that was removed, and its second removal.
 
 A classic dispatcher leaves the pending acks of a consumer that it removes in it. In
 ``4.2.4/soak-80003-second-classic-range-racing`` (tests/data/races) a topic is unloaded. The dispatcher disconnects consumer
@@ -25,6 +25,10 @@ RECORDING: Final = (
 )
 FIRST, SECOND = 44, 47
 RACES: Final = RECORDING.parents[1]
+#: The topic is unloaded, and consumer 2 is removed. A request of its connection removes two pending acks at 373 and 374, and
+#: comes to the dispatcher at 392.
+ASKS: Final = RACES / "4.0.0" / "soak-85909-first-classic-range-racing"
+ASKED, REQUEST = (373, 374), 392
 #: Recording → the lines at which a consumer is removed, and removed again: a subscription is deleted or a topic unloaded,
 #: and a client closes its consumer meanwhile.
 REMOVED_TWICE: Final = {
@@ -81,6 +85,21 @@ def test_since_4_0_only_the_last_consumer_keeps_them(tmp_path: Path) -> None:
     trace[0]["config"]["subscriptionKeySharedUseClassicPersistentImplementation"] = False
     found = {finding.seq: finding.expected for finding in t.divergent(RECORDING, trace, tmp_path)}
     assert found[FIRST] == found[SECOND] == "pending ack removed: none"
+
+
+def test_its_redelivery_request_removes_what_it_names(tmp_path: Path) -> None:
+    assert t.verified(ASKS).tally.total("divergent") == 0
+    trace = t.raw(ASKS)
+    t.line_of(trace, REQUEST)["positions"] = ["25:75"]
+    found = {finding.seq: finding.expected for finding in t.divergent(ASKS, trace, tmp_path)}
+    assert found == {ASKED[0]: "pending ack removed: none"}
+
+
+@pytest.mark.parametrize("change", [{"consumer": 1}, {"kind": "step"}], ids=["of another", "none"])
+def test_no_request_of_its_connection_removes_nothing(change: dict[str, object], tmp_path: Path) -> None:
+    trace = t.raw(ASKS)
+    t.line_of(trace, REQUEST).update(change)
+    assert {*ASKED} <= {finding.seq for finding in t.divergent(ASKS, trace, tmp_path)}
 
 
 @pytest.mark.parametrize(("later_us", "found"), [(0, False), (2 * HANDLED_LATE_US, True)])
