@@ -120,12 +120,11 @@ class IndexAcksDriver(RedeliveryRequestsDriver):
             self._index_acks.append(_IndexAck(entry, command.connection, newly))
 
     def _bounded_by_counter(self, consumer: int) -> bool:
-        """Check whether a consumer may be sent less while its counter is higher: it has a limit, and nothing is blocked."""
+        """Check whether a consumer, blocked or not, may be sent less while its counter is higher: it has a limit."""
         return (
             self.core.state.s.item(MAX_UNACKED_CONSUMER) > 0
             and not self.core.state.s.item(BLOCKED_ON_UNACKED)
             and consumer in self.core.connected()
-            and not self.core.is_blocked(consumer)
         )
 
     def finish_command(self, command: Command) -> None:

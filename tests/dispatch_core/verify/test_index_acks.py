@@ -131,3 +131,23 @@ def test_an_ack_before_the_round_is_left_out_for_certain(tmp_path: Path) -> None
         for found in t.verified(t.copy_with(CHARGED_LESS, trace, tmp_path)).tally.findings
         if found.seq > RETURNED - 2
     ]
+
+
+#: Consumer 3 is blocked, and has room for two entries until the message that it acknowledges at 387 counts. The replay read
+#: of line 390 asks for two.
+BLOCKED: Final = TWICE.parents[1] / "4.0.0" / "soak-85937-ch-racing"
+COUNTS_LATE, REPLAY = 387, 390
+
+
+def test_a_decision_about_a_blocked_consumer_may_come_before_an_ack_of_indexes_counts() -> None:
+    tally = t.verified(BLOCKED).tally
+    assert tally.total("divergent") == 0
+    reads = [finding for finding in tally.findings if finding.decision_class == "read"]
+    assert [(finding.seq, finding.racing_seq) for finding in reads] == [(REPLAY, COUNTS_LATE)]
+
+
+def test_acks_of_a_connection_count_before_its_next_line(tmp_path: Path) -> None:
+    """Room for one entry would need the ack of line 386 to count late, too."""
+    trace = t.raw(BLOCKED)
+    t.line_of(trace, REPLAY)["positions"].pop()
+    assert REPLAY in {finding.seq for finding in t.divergent(BLOCKED, trace, tmp_path)}
