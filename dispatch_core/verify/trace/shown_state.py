@@ -139,9 +139,8 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         self._marked_limit: MarkedLimit | None = None
         # Line within the present attempt that cancels a read, and whose thread may clear the flags later; 0 = there is none.
         self._cancelled_at = 0
-        self._forgets_replay: Command | None = (
-            None  # such a cancel that may clear the flag of a replay read later still
-        )
+        # Such a cancel that may clear the flag of a replay read after the attempt.
+        self._forgets_replay: Command | None = None
 
     def _before_flow_counted(self, line: Line) -> None:
         """See ``Driver``: lines that the thread of a connection writes."""
@@ -314,15 +313,18 @@ class ShownStateDriver(PositionsDriver, IndexAcksDriver):
         A thread that cancels a read clears the flags behind its line. Where it clears that of a replay read, too, the
         attempt may have set that before: the read is forgotten, though it will complete.
         """
-        s, cancelled_at = self.core.state.s, self._cancelled_at
+        s, cancelled_at, recorded = self.core.state.s, self._cancelled_at, line.recorded
         normal, replay = bool(s[st_.PENDING_READ]), bool(s[st_.PENDING_REPLAY])
+        values = [(normal, 0)]
+        if cancelled_at:
+            values.append((True, cancelled_at))
+        self._compare_one(line, "pending_read", recorded["pending_read"], values)
         clears_replay = cancelled_at > 0 and self.core.cancel_clears_replay_read()
-        values = [(normal, 0)] + [(True, cancelled_at)] * (cancelled_at > 0)
-        self._compare_one(line, "pending_read", line.recorded["pending_read"], values)
-        values = [(replay, 0)] + [(not replay, cancelled_at)] * clears_replay
-        recorded = line.recorded["pending_replay"]
-        self._compare_one(line, "pending_replay", recorded, values)
-        if clears_replay and replay and recorded is False:
+        values = [(replay, 0)]
+        if clears_replay:
+            values.append((not replay, cancelled_at))
+        self._compare_one(line, "pending_replay", recorded["pending_replay"], values)
+        if clears_replay and replay and recorded["pending_replay"] is False:
             s[st_.PENDING_REPLAY] = 0
         elif clears_replay and replay:
             self._forgets_replay = Command(cancelled_at, CANCEL, "the cancel of the read", cancels=True)
