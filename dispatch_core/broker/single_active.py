@@ -26,9 +26,9 @@ Source: AbstractDispatcherSingleActiveConsumer, PersistentDispatcherSingleActive
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -49,7 +49,7 @@ from dispatch_core.broker.single_active_rules import (
     ReadResult,
     check_consumer_limit,
 )
-from dispatch_core.broker.state import MARK_DELETE, READ_POSITION, State, extended, new_state
+from dispatch_core.broker.state import MARK_DELETE, NOBODY, READ_POSITION, State, extended, new_state
 from dispatch_core.errors import IllegalTransitionError, SelectorRefusedError
 
 #: Reads that may wait for entries at a cursor at the same time (asyncReadEntriesOrWait).
@@ -62,11 +62,38 @@ _START_FITS, _START_UNKNOWN, _ANY_START = range(3)
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    consumer: int
+    consumer: int  # NOBODY = not known, of one that a log shows later
     epoch: int
     size: int
     start: int | None  # read position when it was issued; None = not known
     waits: bool = False  # at the end of the log, for entries to come
+
+
+@dataclass(slots=True)
+class ReadsToCome:
+    """The reads in flight at a moment, oldest first, then those that are issued later, until the former have ended."""
+
+    _reads: list[_Read]
+    _read_of: Callable[..., int]
+    _epoch: int  # of the next read
+    left: int = field(init=False)  # reads of the first moment that have not ended
+
+    def __post_init__(self) -> None:
+        self.left = len(self._reads)
+
+    def issued(self, size: int, start: int | None) -> None:
+        """Take a later read; ``start``: the read position, ``None`` = not known."""
+        self._reads.append(_Read(NOBODY, self._epoch, size, start))
+
+    def ends_first(self, entries: Sequence[int], reader: int | None, *, dispatched: bool) -> bool:
+        """Take a result (``SingleActiveDispatcher.read_of_result``); True if it ends a read of the first moment."""
+        if not self._reads:
+            return False
+        read = self._read_of(self._reads, entries, reader, dispatched=dispatched)
+        del self._reads[read]
+        is_first = read < self.left
+        self.left -= is_first
+        return is_first
 
 
 # --- the dispatcher --------------------------------------------------------------------------------------------------
@@ -372,16 +399,26 @@ class SingleActiveDispatcher:
 
         Reads that overlap complete in any order, and one that waits at the end of the log starts from where the read
         position is when entries come. So it is a read for ``reader`` (``None``: not known) that asked for so many entries:
-        one that can have this result from where it started, else one whose start is not known, else any; the oldest of
-        them. A result of nothing is of the read that started last: entries lie behind the start of an earlier one.
-        ``dispatched``: a round follows, so it is rather none that a redelivery request has disowned.
+        one that can have this result from where it started, else one whose start is not known, else any. Of these it is
+        the one that asked for the fewest entries, because another would rather have more; then the oldest. A result of
+        nothing is of the read that started last: entries lie behind the start of an earlier one. ``dispatched``: a round
+        follows, so it is rather none that a redelivery request has disowned.
         """
+        return self._read_of(self._reads, entries, reader, dispatched=dispatched)
+
+    def _read_of(
+        self, reads: Sequence[_Read], entries: Sequence[int], reader: int | None, *, dispatched: bool
+    ) -> int:
         possible = [
             at
-            for at, read in enumerate(self._reads)
-            if reader in (None, read.consumer) and len(entries) <= read.size
+            for at, read in enumerate(reads)
+            if (reader is None or read.consumer in (NOBODY, reader)) and len(entries) <= read.size
         ]
-        return min(possible, key=lambda at: self._unlike(self._reads[at], entries, dispatched), default=0)
+        return min(possible, key=lambda at: self._unlike(reads[at], entries, dispatched), default=0)
+
+    def reads_to_come(self) -> ReadsToCome:
+        """Return a copy of the reads in flight, on which what a log shows later can be tried."""
+        return ReadsToCome([*self._reads], self._read_of, self._epoch + 1)
 
     def _unlike(self, read: _Read, entries: Sequence[int], dispatched: bool) -> tuple[int, bool, int]:
         """Rank how little a result looks like that of a read; see ``read_of_result``.
@@ -393,11 +430,12 @@ class SingleActiveDispatcher:
         if not entries:
             return _ANY_START, is_dropped, 0 if read.start is None else -read.start
         if read.waits and not disowned:
-            return _ANY_START, is_dropped, 0
+            return _ANY_START, is_dropped, read.size
         if read.start is None or entries[0] < 0:
-            return _START_UNKNOWN, is_dropped, 0
+            return _START_UNKNOWN, is_dropped, read.size
         first_left = cursor.first_left(self.state, read.start)
-        return _START_FITS if read.start <= entries[0] <= first_left else _ANY_START, is_dropped, 0
+        fits = read.start <= entries[0] <= first_left
+        return _START_FITS if fits else _ANY_START, is_dropped, read.size
 
     def read_done(
         self, entries: Sequence[int], maybe_acked: frozenset[int] = frozenset(), read: int = 0

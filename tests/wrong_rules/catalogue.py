@@ -232,8 +232,8 @@ WRONG_RULES: Final[dict[str, WrongRule]] = {
     ),
     "reads_end_in_order": edit(
         "a result is of the oldest read in flight, although that one waits for entries",
-        "single_active:SingleActiveDispatcher.read_of_result",
-        "min(possible, key=lambda at: self._unlike(self._reads[at], entries, dispatched), default=0)",
+        "single_active:SingleActiveDispatcher._read_of",
+        "min(possible, key=lambda at: self._unlike(reads[at], entries, dispatched), default=0)",
         "0",
     ),
     "deleted_indexes_are_kept": edit(

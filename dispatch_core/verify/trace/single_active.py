@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import ClassVar, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ from dispatch_core.verify.trace.shown_positions import PositionsDriver
 
 #: Number of the first entries of a cumulative acknowledgement that are looked at, to say when it moves mark-delete.
 _FIRST_ENTRIES: Final = 64
+_OF_READS: Final = frozenset({"read_issued", "read_done", "round_begin", "read_cancelled"})
 _OF_THE_DISPATCHER: Final = frozenset(
     {
         *(
@@ -309,10 +311,13 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
         return None
 
     def _issue(self, line: Line, at_most: int | None = None) -> None:
-        shown = line.recorded["read_position"]
-        start = None if shown is None else self._read_from(shown)
-        if self.core.attempt_read(self.core.active, at_most, start) is not None:
+        if self.core.attempt_read(self.core.active, at_most, self._start_of(line)) is not None:
             self._issued_at.append(line.seq)
+
+    def _start_of(self, read_issued: Line) -> int | None:
+        """Return the read position that the issue of a read shows, ``None`` if it shows none."""
+        shown = read_issued.recorded["read_position"]
+        return None if shown is None else self._read_from(shown)
 
     def _on_read_done(self, line: Line) -> None:
         self._executor_line()
@@ -538,15 +543,21 @@ class SingleActiveVerifier(PositionsDriver, ActiveChangeVerifier):
     def _ends_of_reads(self) -> list[Line]:
         """Return the ``read_done`` lines of the reads in flight, as far as the log shows them.
 
-        A read for another consumer that is issued before they end may end first.
+        A read that is issued before they end, also by the present line, may end first.
         """
-        readers = {None, *(self.core.reader_of(read) for read in range(self.core.reads_in_flight))}
-        ends: list[Line] = []
-        for line in self._later_lines():
-            if len(ends) == len(self._issued_at):
+        reads, ends = self.core.reads_to_come(), list[Line]()
+        if self._line.kind == "read_issued":
+            reads.issued(self._line.recorded["max_entries"], self._start_of(self._line))
+        of_reads = (line for line in self._later_lines() if line.kind in _OF_READS)
+        for line, following in pairwise(chain(of_reads, [None])):
+            if line is None or not reads.left:
                 break
-            if line.kind == "read_done" and line.inputs["type"] == "Normal" and line.consumer in readers:
-                ends.append(line)
+            if line.kind == "read_issued":
+                reads.issued(line.recorded["max_entries"], self._start_of(line))
+            elif line.kind == "read_done":
+                dispatched = following is not None and following.kind == "round_begin"
+                if reads.ends_first(line.inputs["positions"], line.consumer, dispatched=dispatched):
+                    ends.append(line)
             elif line.kind == "read_cancelled" and line.inputs["cancelled"]:
                 break
         return ends

@@ -445,6 +445,29 @@ def test_a_result_is_of_the_read_that_began_in_front_of_it() -> None:
     assert core.read_of_result([4, 5], None, dispatched=True) == 0
 
 
+def test_of_reads_that_begin_alike_the_one_that_asked_for_fewest_has_a_short_result() -> None:
+    core = failover("4.0.0")
+    start(core, 1, "c1", 10)
+    core.attempt_read(1)
+    core.redeliver(1, cancelled=False)
+    core.attempt_read(1, at_most=2, start=0)
+    assert core.read_of_result([0, 1], 1, dispatched=True) == 1
+    assert core.read_of_result([0, 1, 2], 1, dispatched=True) == 0
+
+
+def test_later_reads_may_end_before_those_in_flight() -> None:
+    core = failover("4.0.0")
+    start(core, 1, "c1", 3)
+    core.attempt_read(1)
+    reads = core.reads_to_come()
+    reads.issued(1, 3)
+    assert not reads.ends_first([3], 1, dispatched=True)
+    assert reads.left == 1
+    assert reads.ends_first([0, 1, 2], 1, dispatched=True)
+    assert reads.left == 0
+    assert core.reads_in_flight == 1
+
+
 def test_a_disowned_result_is_not_dispatched_since_its_epoch_counts() -> None:
     core = failover("4.2.4")
     start(core, 1, "c1", 10)

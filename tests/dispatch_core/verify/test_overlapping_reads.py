@@ -213,6 +213,42 @@ def test_one_of_two_alike_reads_is_dispatched(tmp_path: Path) -> None:
     assert divergent(t.verified(t.copy_with(DISOWNED, trace, tmp_path)))
 
 
+#: Recording → the size of a read that has all it asked for, and the end of one that asked for more and ends behind it.
+FEWEST: Final = {
+    "soak-86039-second-exclusive-racing": (228, 299),
+    "soak-86047-first-failover-racing": (84, 92),
+}
+
+
+@pytest.mark.parametrize("name", FEWEST)
+def test_a_result_is_of_the_read_that_asked_for_so_few(name: str, tmp_path: Path) -> None:
+    """Two reads begin at the same position. The result of the later one is also a beginning of that of the earlier one."""
+    assert not divergent(t.verified(RACES / name))
+    issued, last = FEWEST[name]
+    size = t.line_of(t.raw(RACES / name), issued)["max_entries"]
+    late = t.line_of(t.raw(RACES / name), last)["positions"]
+    assert len(late) > size
+    # The earlier one has no more than it asked for.
+    assert last in divergent(changed(name, tmp_path, last, positions=late * 4))
+
+
+#: The read of line 120 is in flight at 122, and ends at 144. That of 131 ends before it, at 138.
+PASSED: Final = "soak-86043-second-failover-ring-racing"
+SHOWN, PASSES, ENDS = 122, 131, 144
+
+
+def test_a_read_in_flight_moves_the_position_that_a_later_one_starts_from() -> None:
+    result = t.verified(RACES / PASSED)
+    assert not divergent(result)
+    assert {SHOWN, PASSES} <= {finding.seq for finding in result.tally.findings}
+
+
+@pytest.mark.parametrize("seq", [SHOWN, PASSES])
+def test_it_moves_it_within_its_own_entries(seq: int, tmp_path: Path) -> None:
+    """It ends behind 52:6."""
+    assert seq in divergent(changed(PASSED, tmp_path, seq, read_position="52:10"))
+
+
 NOTHING, LATE = 174, 190
 
 
