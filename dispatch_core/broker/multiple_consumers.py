@@ -718,10 +718,6 @@ class MultipleConsumersDispatcher(ABC):
         """Check whether a replay read that is in flight is forgotten when a normal read is cancelled: #23384 to #23855."""
         return "cancel_clears_replay_read" in self.profile.changes
 
-    def replay_is_pending(self) -> bool:
-        """Check whether a replay read is in flight, as the broker takes it (havePendingReplayRead)."""
-        return bool(self.state.s[st_.PENDING_REPLAY])
-
     def read_done(self, kind: str, entries: Sequence[int]) -> bool:
         """Take a read result; returns False when it is dropped and the cursor rewound instead."""
         for entry in (min(entries), max(entries)) if entries else ():

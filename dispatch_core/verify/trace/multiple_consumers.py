@@ -25,7 +25,7 @@ from dispatch_core.broker.multiple_consumers import (
     Saved,
 )
 from dispatch_core.broker.profiles import Dispatcher, OrderingRule, Profile
-from dispatch_core.broker.state import CLOSED, MAX_UNACKED_CONSUMER
+from dispatch_core.broker.state import CLOSED, MAX_UNACKED_CONSUMER, PENDING_REPLAY
 from dispatch_core.errors import IllegalTransitionError
 from dispatch_core.recording.batch_sizes import batch_sizes
 from dispatch_core.recording.log import DispatcherLog
@@ -89,8 +89,6 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._use_or_removal_at = 0
         self._removal_at = 0  # no line between the present one and this one begins a removal
         self._cancel: Command | None = None  # of a waiting read, within the present read attempt
-        # The read of the present attempt shows that a cancel before it has had all its effect.
-        self._cancel_is_over = False
         self._late_move: Command | None = None  # see ``_move_behind_trim``, of the present read attempt
         self._removed_consumers = RemovedConsumers()
         # Removals of pending acks that have their effect later, see ``_is_held_up``.
@@ -288,7 +286,7 @@ class MultipleConsumersVerifier(ShownStateDriver):
         pauses = self._pauses(recorded)
         self._cancel = self._cancel_within(window)
         self._cancelled_at = 0
-        replay_is_pending = self.core.replay_is_pending()
+        replay_was_pending = bool(self.core.state.s[PENDING_REPLAY])
 
         self._late_move = self._move_behind_trim()
 
@@ -313,7 +311,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._late_move = self._forgets_replay = None
         self.core.trim_to(None)
         kind = outcome.answer.kind
-        self._cancel_is_over = kind == "Normal" or (kind == "Replay" and replay_is_pending)
+        shows_cancel = kind == "Normal" or (kind == "Replay" and replay_was_pending)
+        if self._cancel is not None and self._cancel.applied and not shows_cancel:
+            self._cancelled_at = self._cancel.seq
         if not outcome.explained:  # what is missing is reported when its line is overdue
             outcome.plain = differences(outcome.answer)
             outcome.explained = not outcome.plain
@@ -532,8 +532,6 @@ class MultipleConsumersVerifier(ShownStateDriver):
         if cancel is None or cancel.seq != line.seq or not cancel.applied:
             self._cancelled_at = line.seq if self._read_is_pending() else 0
             self.core.read_cancelled()
-        elif not self._cancel_is_over:
-            self._cancelled_at = line.seq
 
     def _on_read_done(self, line: Line) -> None:
         kind, positions = line.inputs["type"], line.inputs["positions"]

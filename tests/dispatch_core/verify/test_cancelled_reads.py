@@ -79,7 +79,7 @@ def test_a_read_that_was_cancelled_before_the_attempt_is_not_pending(tmp_path: P
 #: thread clears the flags, also that of the replay read. So that is not pending at the end of the attempt, and the next one
 #: asks again.
 FORGOTTEN: Final = RECORDING.parent / "soak-85826-ch-quiet"
-TIMER, ATTEMPT_END, AGAIN, SECOND_DONE = 1734, 1736, 1738, 1771
+TIMER, ATTEMPT_END, AGAIN = 1734, 1736, 1738
 
 
 def forgotten(trace: t.Trace, where: Path) -> set[int]:
