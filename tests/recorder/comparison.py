@@ -176,7 +176,7 @@ def sent(recording: Path) -> dict[str, list[Position]]:
     """Return the entries that the log delivers to each consumer name, over its connections in their order."""
     names: dict[tuple[int, int], str] = {}
     found: dict[str, list[Position]] = defaultdict(list)
-    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
+    for line in events_in_order(recording):
         if line["kind"] == "consumer_added":
             names[line["incarnation"], line["consumer"]] = line["name"]
         elif line["kind"] == "sent":
@@ -192,6 +192,11 @@ def events(recording: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
             if "seq" in row:
                 yield row
+
+
+def events_in_order(recording: Path) -> list[dict[str, Any]]:
+    """Return the event lines in their order, over all incarnations."""
+    return sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"]))
 
 
 def _events_files(recording: Path) -> list[Path]:
@@ -227,7 +232,7 @@ def settled_by_others(recording: Path) -> set[Position]:
     """
     sent_to: dict[Position, set[int]] = defaultdict(set)
     settled: set[Position] = set()
-    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
+    for line in events_in_order(recording):
         if line["kind"] == "sent":
             for position in _positions(line):
                 sent_to[position].add(line["consumer"])
@@ -252,7 +257,7 @@ def holes(recording: Path) -> list[str]:
     """List the holes in ``seq`` without a ``gap`` line, over all incarnations."""
     found = []
     last: dict[int, int] = {}
-    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
+    for line in events_in_order(recording):
         expected = last.get(line["incarnation"], 0) + 1
         if line["seq"] != expected:
             found.append(f"incarnation {line['incarnation']}: seq {line['seq']}, not {expected}")
@@ -270,7 +275,7 @@ def stalled_s(recording: Path) -> float:
     permits: dict[tuple[int, int], int] = {}
     pending: dict[str, tuple[int, int]] = {}
     last_us = 0
-    for line in sorted(events(recording), key=lambda line: (line["incarnation"], line["seq"])):
+    for line in events_in_order(recording):
         consumer = line["incarnation"], line.get("consumer", 0)
         kind = line["kind"]
         if kind == "consumer_added":
