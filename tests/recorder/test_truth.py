@@ -54,6 +54,14 @@ def test_what_was_refused_may_come_late() -> None:
     assert (late.out_of_order, late.doubtful, late.repeated) == (set(), {("c1", "k", (3, 1))}, False)
 
 
+def test_one_acknowledgement_settles_what_the_client_has_twice() -> None:
+    """The second delivery waited in the client; a later one after a reload is outstanding again."""
+    twice = [got("c1", 1), acked("c1", 1), got("c1", 1)]
+    assert seen(*twice, got("c2", 3)).split_keys == set()
+    assert seen(*twice, got("c2", 3)).after_ack == {((3, 1), -1)}
+    assert seen(*twice, ("reload", "", 0, ""), got("c1", 1), got("c2", 3)).split_keys == {"k"}
+
+
 def test_again_while_it_is_in_hand() -> None:
     assert seen(got("c1", 1), got("c1", 1)).again_in_hand == {((3, 1), -1)}
     assert not seen(got("c1", 1), ("nacked", "c1", 1, "k"), got("c1", 1)).repeated

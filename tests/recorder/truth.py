@@ -13,7 +13,8 @@ Nothing here knows logs, brokers' rules or the product. The order is that of pos
 Clients cannot know everything. An acknowledgement may never have arrived, and does not count, if client or broker ended
 less than ``_UNSENT_NS`` later, or if the message came from before a reload. It may have arrived too late if the client had
 asked for its entry again before, as it does when it refuses another message of the batch, also one that it received before
-the acknowledged one.
+the acknowledged one. A message that comes again to the consumer that acknowledged it is not outstanding: it may have waited
+in the client, and to the broker the one acknowledgement settled both deliveries.
 
 The Java client asks for more than its user refused: it takes the messages of a refused entry out of its queue, with the
 first message behind them, and asks for that entry, too (ConsumerImpl.removeExpiredMessagesFromQueue). A batch that begins
@@ -26,7 +27,7 @@ goes.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -117,6 +118,8 @@ class _Observer:
         self._single_active = False
         self._acked: dict[Message, int] = {}  # message: how many reloads there had been
         self._ever_acked: set[Message] = set()  # also by acks that do not count
+        # What each consumer has acknowledged that was outstanding at it, since it connected.
+        self._acked_by: defaultdict[str, set[Message]] = defaultdict(set)
         self._given_in: dict[tuple[str, Message], int] = {}  # by consumer, as above
         self._published: set[Message] = set()
         self._seen: set[Message] = set()
@@ -145,6 +148,7 @@ class _Observer:
         self._single_active = step.type in ("Failover", "Exclusive")
         self._change()
         self._given[step.consumer], self._unacknowledged[step.consumer] = {}, {}
+        self._acked_by.pop(step.consumer, None)
         for receipt in [receipt for receipt in self._receipts if receipt[0] == step.consumer]:
             del self._receipts[receipt]
         self._may_rewind.discard(step.consumer)
@@ -162,6 +166,7 @@ class _Observer:
         self.truth.reloads += 1
         self._may_rewind = set(self._given)
         self._unacknowledged = {name: {} for name in self._unacknowledged}
+        self._acked_by.clear()
 
     def _receive(self, step: Step) -> None:
         name, message = step.consumer, _message(step)
@@ -200,14 +205,16 @@ class _Observer:
             (self.truth.after_ack_and_reload if reloaded else self.truth.after_ack).add(message)
         self._seen.add(message)
         self._given_in[name, message] = self.truth.reloads
-        in_hand = (name, step.position) not in self._refused_in_part
-        if in_hand and name in self._unacknowledged:  # not at its end, a moment before its process is gone
+        settled = message in self._acked_by[name] or (name, step.position) in self._refused_in_part
+        if not settled and name in self._unacknowledged:  # not at its end, a moment before its process is gone
             self._unacknowledged[name][message] = step.key
         self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
 
     def _ack(self, step: Step) -> None:
         self._ever_acked.add(_message(step))
         in_hand = self._unacknowledged.get(step.consumer, {}).pop(_message(step), None) is not None
+        if in_hand:
+            self._acked_by[step.consumer].add(_message(step))
         given_now = self._given_in.get((step.consumer, _message(step))) == self.truth.reloads
         if step.t_ns not in self._unsent_acks and given_now and in_hand:
             self._acked.setdefault(_message(step), self.truth.reloads)

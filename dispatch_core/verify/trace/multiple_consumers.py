@@ -93,8 +93,6 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self._removed_consumers = RemovedConsumers()
         # Removals of pending acks that have their effect later, see ``_is_held_up``.
         self._held_up: list[Line] = []
-        self._closed_at: int | None = None  # line from which on the dispatcher is closed
-        self._end_of_result = -1  # position behind the last entry of the last normal read; -1 = it has none
 
     def extend(self, drop: int, messages: pa.Table) -> None:
         """See ``Driver.extend``."""
@@ -120,7 +118,6 @@ class MultipleConsumersVerifier(ShownStateDriver):
         super()._change_ordinals(change)
         for removal in self._held_up:
             removal.change_ordinals(change)
-        self._end_of_result = change(self._end_of_result)
         self._results = deque((kind, [*map(change, entries)], more) for kind, entries, more in self._results)
 
     @abstractmethod
@@ -408,15 +405,9 @@ class MultipleConsumersVerifier(ShownStateDriver):
         self.core.close()
         return self.core.attempt_read(between)
 
-    def _on_all_disconnecting(self, line: Line) -> None:
+    def _on_all_disconnecting(self, _line: Line) -> None:
         """The dispatcher is closed."""
-        self._closed_at = line.seq
         self.core.close()
-
-    def _read_position_racing(self, line: Line, recorded: int, mark_delete: int | None) -> int | None:
-        """See ``PositionsDriver``. The close of a topic breaks a read of several parts off: it ends with what it has."""
-        found = super()._read_position_racing(line, recorded, mark_delete)
-        return self._closed_at if found is None and recorded == self._end_of_result else found
 
     def _attempt_under_rate(self, between: Between, recorded: Recorded, limited: list[Difference]) -> Read:
         """Attempt a read by the rules, and if that is not what the log has, one of at most as many entries as it has."""
@@ -540,8 +531,6 @@ class MultipleConsumersVerifier(ShownStateDriver):
             self._differ("read", "no such read under way", f"a {kind.lower()} read completes", decisions=0)
         if line.recorded["hashes"] is not None:
             self._compare_hashes(positions, self.hashes, line.recorded["hashes"])
-        if kind == "Normal":
-            self._end_of_result = max(entries) + 1 if entries else -1
         taken = self.core.read_done(kind, entries)
         if taken:
             self._results.append((kind, entries, len(positions) - len(entries)))

@@ -98,6 +98,8 @@ class PositionsDriver(CursorDriver):
         self._end_of_empty = 0  # where the read that the present line ends has come to if it returns nothing
         self._asked_for_one = False  # the read that the present line ends: it is the cursor's first
         self._last_positions = (0, -1)  # of the core, behind the last line: read position, mark-delete
+        self._closed_at: int | None = None  # line from which on the dispatcher is closed
+        self._end_of_result = -1  # position behind the last entry of the last normal read; -1 = it has none
 
     def _effects_are_over(self, line: Line) -> None:
         """Take a line of a connection's thread: what it did before is over."""
@@ -111,6 +113,11 @@ class PositionsDriver(CursorDriver):
             self._reached = self._behind(line)
             self._end_of_empty = int(first_left(self._cursor, self._positions_now()[0]))
             self._asked_for_one = len(line.inputs["positions"]) == 1 and asks_for_one(self._cursor)
+            self._end_of_result = max((entry + 1 for entry in line.inputs["positions"] if entry >= 0), default=-1)
+
+    def _before_all_disconnecting(self, line: Line) -> None:
+        """See ``Driver``."""
+        self._closed_at = line.seq
 
     def _after(self, line: Line) -> None:
         """See ``Driver``: a later line may show the positions that this one has changed."""
@@ -169,6 +176,7 @@ class PositionsDriver(CursorDriver):
         self._on_their_way.drop(drop)
         self._earlier.drop(drop)
         self._moved_to = self._moved_to[0], self._moved_to[1] - drop
+        self._end_of_result -= drop
         self._lines_moved = deque(((t_us, at - drop) for t_us, at in self._lines_moved), maxlen=1_000)
         if self._reset_under_way is not None:
             self._reset_under_way = self._reset_under_way.lowered(drop)
@@ -348,6 +356,9 @@ class PositionsDriver(CursorDriver):
         # A read that was in flight may end before the reset takes effect, or after it.
         if reset is not None and recorded in (reset.read_position, reset.mark_delete + 1, reset.sets):
             return reset.seq
+        # The close of a topic breaks a read of several parts off: it ends with what it has.
+        if self._closed_at is not None and recorded == self._end_of_result:
+            return self._closed_at
         begun = self._begun(line)
         changed = None if begun is None else self._earlier.read_position(recorded, begun)
         if changed is not None:

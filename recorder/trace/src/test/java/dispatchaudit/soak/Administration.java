@@ -83,6 +83,11 @@ final class Administration {
         return admin.topics().getInternalStats(topic).cursors.get(subscription);
     }
 
+    /** The number of entries that the subscription has not acknowledged. */
+    long backlog(String topic, String subscription) throws Exception {
+        return admin.topics().getStats(topic, true).getSubscriptions().get(subscription).getMsgBacklog();
+    }
+
     void skip(String topic, String subscription, int entries) throws Exception {
         admin.topics().skipMessages(topic, subscription, entries);
     }

@@ -36,6 +36,8 @@ final class Play implements AutoCloseable {
     private static final int EMPTY_ROUNDS = 120;
     /** Rounds of the drain in which nothing happens; a limit or a delay may still hold something back. */
     private static final int IDLE_ROUNDS = 4;
+    /** How long messages that nobody gets are waited for, so that the audit names them: longer than its limit stuck_key_ms. */
+    private static final int STUCK_MS = 11_000;
     /** Lines without a message mean nothing after this time: a dispatcher may try to read for ever. */
     private static final int TRIES_MS = 5000;
     private static final int POLICY_MS = 700;
@@ -249,7 +251,8 @@ final class Play implements AutoCloseable {
         int idle = 0;
         int empty = 0;
         long lastMs = System.currentTimeMillis();
-        while (empty < EMPTY_ROUNDS && (idle < IDLE_ROUNDS || System.currentTimeMillis() < dueMs)) {
+        while (empty < EMPTY_ROUNDS
+                && (idle < IDLE_ROUNDS || System.currentTimeMillis() < dueMs || isStuckSince(lastMs))) {
             int received = 0;
             long before = session.activity();
             for (SoakConsumer consumer : consumers.values()) {
@@ -268,6 +271,12 @@ final class Play implements AutoCloseable {
             }
         }
         state("drain");
+    }
+
+    /** Check whether messages may still come, or have not been held back for long enough to say that they never do. */
+    private boolean isStuckSince(long lastMs) throws Exception {
+        return System.currentTimeMillis() - lastMs < STUCK_MS && !consumers.isEmpty()
+                && administration.backlog(topic, SUBSCRIPTION) > 0;
     }
 
     /**
