@@ -15,7 +15,7 @@ In ``soak-15089-shared-racing`` a dispatch rate holds reads back, and the only c
 the dispatcher was not closed.
 
 In ``soak-81661-second-sticky-racing`` a read of ten entries goes around acknowledged ones when the topic is unloaded (line
-26). It ends with four (line 35).
+26). It ends with four (line 35). The same is so in Failover and Exclusive.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dispatch_core.verify.trace.limits_in_force import REASON_OF_RATE
 from dispatch_core.verify.trace.multiple_consumers import CLOSES_WITHIN_US
 from dispatch_core.verify.trace.runner import Verification
 from tests.dispatch_core.verify import tampering as t
+from tests.dispatch_core.verify.single_active_trace import Trace as SingleActiveTrace
 
 RECORDING: Final = (
     Path(__file__).resolve().parents[2] / "data" / "races" / "4.2.4" / "soak-5149-first-classic-ch-racing"
@@ -179,3 +180,36 @@ def test_a_topic_that_goes_on_breaks_no_read_off(tmp_path: Path) -> None:
     for number, line in enumerate((line for line in trace if "seq" in line), 1):
         line["seq"] = number
     assert READ_DONE - 1 in {finding.seq for finding in t.divergent(BROKEN_OFF, trace, tmp_path)}
+
+
+def broken_off(shown: int, where: Path, *, closed: bool = True) -> Verification:
+    """Verify a read of three entries that returns two and shows ``shown``, when the third is acknowledged."""
+    trace = SingleActiveTrace(kind="Exclusive", entries=3)
+    trace.first(1, "a")
+    trace.flow(1, 6)
+    trace("flow_applied", consumer=1)
+    trace.reads(1, 6)
+    trace.done(1, [0, 1, 2])
+    trace.round(1, [0, 1, 2], 6)
+    trace("ack", consumer=1, ack_type="Individual", positions=[2])
+    trace("redeliver", consumer=1, positions=None)
+    trace("rewind", read_position=0)
+    trace.reads(1, 3)
+    trace("all_disconnecting" if closed else "step")
+    trace("read_done", type="Normal", consumer=1, positions=[0, 1], read_position=shown)
+    return trace.verified(where)
+
+
+@pytest.mark.parametrize(
+    ("shown", "status"), [(2, ["uncertain"]), (3, []), (1, ["divergent"])], ids=["broken off", "whole", "no end"]
+)
+def test_the_close_of_a_topic_breaks_a_read_for_one_consumer_off(
+    shown: int, status: list[str], tmp_path: Path
+) -> None:
+    found = broken_off(shown, tmp_path).tally.findings
+    assert [finding.status for finding in found if finding.decision_class == "position"] == status
+
+
+def test_a_read_for_one_consumer_goes_on_to_the_end_if_the_topic_stays(tmp_path: Path) -> None:
+    found = broken_off(2, tmp_path, closed=False).tally.findings
+    assert [finding.status for finding in found if finding.decision_class == "position"] == ["divergent"]
