@@ -19,7 +19,6 @@ from typing import Final
 from dispatch_core.broker import cursor
 from dispatch_core.broker.state import BLOCKED_ON_UNACKED, COUNTS_REMAINING, MAX_UNACKED_CONSUMER
 from dispatch_core.verify.inputs import Entries, Line
-from dispatch_core.verify.trace.driver import acknowledged_by
 from dispatch_core.verify.trace.facts import TraceFacts
 from dispatch_core.verify.trace.races import Command, CountedTwice
 from dispatch_core.verify.trace.redelivery_requests import RedeliveryRequestsDriver
@@ -51,9 +50,7 @@ class IndexAcksDriver(RedeliveryRequestsDriver):
     def __init__(self, entries: Entries, facts: TraceFacts, *, tracked: bool) -> None:
         super().__init__(entries, facts, tracked=tracked)
         self._index_acks: list[_IndexAck] = []
-        self._unacked_before: dict[
-            int, int
-        ] = {}  # entry of the present ack → its unacknowledged indexes before
+        self._unacked_before = 0  # unacknowledged indexes of the entry of the present ack, before it
 
     def _change_ordinals(self, change: Callable[[int], int]) -> None:
         """See ``Driver``. What is pending on nobody any more counts no acks."""
@@ -87,14 +84,10 @@ class IndexAcksDriver(RedeliveryRequestsDriver):
             if fact.counted_twice is not None and line.consumer is not None:
                 fact.counted_twice.under_way.discard(line.consumer)
 
-    def _on_ack(self, line: Line) -> None:
+    def _acknowledge_indexes(self, command: Command) -> None:
         """See ``PendingAcksDriver``."""
-        self._unacked_before = {
-            entry: self.core.unacked_indexes(entry)
-            for entry, words in acknowledged_by(line)
-            if words and entry >= 0
-        }
-        super()._on_ack(line)
+        self._unacked_before = self.core.unacked_indexes(command.entry)
+        super()._acknowledge_indexes(command)
 
     def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
         """See ``PendingAcksDriver``."""
@@ -115,7 +108,7 @@ class IndexAcksDriver(RedeliveryRequestsDriver):
             what = f"ack of indexes of {self._entries.position(entry)}"
             later = Command(command.seq, command.connection, what, result=CountedLater(holder, messages))
             self.connection(command.connection).late.append(later)
-        newly = self._unacked_before[entry] & acked
+        newly = self._unacked_before & acked
         if newly and messages:  # none if the broker does not acknowledge indexes
             self._index_acks.append(_IndexAck(entry, command.connection, newly))
 

@@ -257,11 +257,14 @@ class PendingAcksDriver(OpenTotalsDriver):
                     connection.waiting.append(command)
                     self._acks[_key(command)] = command
                 continue
-            holder = self.core.holder(entry, who(line))
             if command.words:
-                messages = self.core.acknowledge_indexes(entry, command.words, who(line))
-                self._acknowledged_now(command, holder, messages)
-            elif holder is None:
+                if self._removals_logged and connection.waiting and connection.waiting[-1].seq == line.seq:
+                    connection.waiting.append(
+                        command
+                    )  # the positions of a command have their effect in order
+                else:
+                    self._acknowledge_indexes(command)
+            elif self.core.holder(entry, who(line)) is None:
                 self._acknowledged_now(command, None, 0)
                 if not self.core.state.deleted.item(entry):
                     command.result = OnlyCursor()
@@ -269,6 +272,12 @@ class PendingAcksDriver(OpenTotalsDriver):
             else:
                 connection.waiting.append(command)
                 self._acks[_key(command)] = command
+
+    def _acknowledge_indexes(self, command: Command) -> None:
+        """Apply an ack of batch indexes."""
+        holder = self.core.holder(command.entry, command.connection)
+        messages = self.core.acknowledge_indexes(command.entry, command.words, command.connection)
+        self._acknowledged_now(command, holder, messages)
 
     def _acknowledged_now(self, command: Command, holder: int | None, messages: int) -> None:
         """Take an ack that has no line of its effect: of batch indexes, by so many ``messages``, or of nobody's entry."""
@@ -343,9 +352,9 @@ class PendingAcksDriver(OpenTotalsDriver):
                     f"entry {entry} is pending on nobody", rule="only a pending ack is removed"
                 )
             self._releases.expect([acked.released], connection=command.connection)
-            self._forget(command)
             command.result = acked
             self.connection(command.connection).late.append(command)
+            self._forget(command)
             if acked.notices:
                 self._unblocking[acked.consumer] = Command(
                     command.seq,
@@ -438,9 +447,14 @@ class PendingAcksDriver(OpenTotalsDriver):
         return self.core.holder(command.entry, command.connection)
 
     def _forget(self, command: Command) -> None:
+        """Forget an ack that has had its effect, and apply the acks of indexes that follow it in its command."""
         waiting = self.connection(command.connection).waiting
         if command in waiting:
             waiting.remove(command)
+        while waiting and waiting[0].words:
+            following = waiting.popleft()
+            if not following.applied:
+                self._acknowledge_indexes(following)
 
     def _on_redeliver(self, line: Line) -> None:
         """Finish a redelivery request: removals stand before its line, the rest of its entries is removed now."""

@@ -113,7 +113,9 @@ class PositionsDriver(CursorDriver):
             self._reached = self._behind(line)
             self._end_of_empty = int(first_left(self._cursor, self._positions_now()[0]))
             self._asked_for_one = len(line.inputs["positions"]) == 1 and asks_for_one(self._cursor)
-            self._end_of_result = max((entry + 1 for entry in line.inputs["positions"] if entry >= 0), default=-1)
+            self._end_of_result = max(
+                (entry + 1 for entry in line.inputs["positions"] if entry >= 0), default=-1
+            )
 
     def _before_all_disconnecting(self, line: Line) -> None:
         """See ``Driver``."""

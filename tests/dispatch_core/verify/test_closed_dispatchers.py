@@ -201,7 +201,9 @@ def broken_off(shown: int, where: Path, *, closed: bool = True) -> Verification:
 
 
 @pytest.mark.parametrize(
-    ("shown", "status"), [(2, ["uncertain"]), (3, []), (1, ["divergent"])], ids=["broken off", "whole", "no end"]
+    ("shown", "status"),
+    [(2, ["uncertain"]), (3, []), (1, ["divergent"])],
+    ids=["broken off", "whole", "no end"],
 )
 def test_the_close_of_a_topic_breaks_a_read_for_one_consumer_off(
     shown: int, status: list[str], tmp_path: Path

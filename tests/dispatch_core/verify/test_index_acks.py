@@ -6,6 +6,10 @@ Its pending ack has one message less, too (#25592). So the request of line 1709 
 
 In ``4.0.0/soak-82459-ch-racing`` the ack of line 1027 has one of the two messages of 14:61, which the round of line 1023
 sends again at 1033. The send is charged for three of four messages, as the lines from 1048 on show.
+
+The positions of one command have their effect in order. In ``4.0.0/soak-86852-range-quiet`` line 1451 acknowledges 65:88, then
+one message of 65:86. Consumer 1 has 29 messages when the first one looks whether that unblocks it, which takes 28; the second
+one does not look (Consumer.individualAckNormal, removePendingAcks). So it stays blocked.
 """
 
 from __future__ import annotations
@@ -151,3 +155,35 @@ def test_acks_of_a_connection_count_before_its_next_line(tmp_path: Path) -> None
     trace = t.raw(BLOCKED)
     t.line_of(trace, REPLAY)["positions"].pop()
     assert REPLAY in {finding.seq for finding in t.divergent(BLOCKED, trace, tmp_path)}
+
+
+IN_ORDER: Final = TWICE.parents[1] / "4.0.0" / "soak-86852-range-quiet"
+ACK, ATTEMPT_END = 1451, 1475
+
+
+def test_an_ack_of_indexes_counts_behind_the_acks_in_front_of_it_in_its_command() -> None:
+    tally = t.verified(IN_ORDER).tally
+    assert tally.total("divergent") == 0
+    assert not any(ACK <= finding.seq <= ATTEMPT_END for finding in tally.findings)
+
+
+def test_in_front_of_another_ack_of_its_command_it_lowers_the_counter_that_unblocks(tmp_path: Path) -> None:
+    trace = t.raw(IN_ORDER)
+    ack = t.line_of(trace, ACK)
+    for name in ("positions", "ack_sets"):
+        ack[name].reverse()
+    found = t.divergent(IN_ORDER, trace, tmp_path)
+    assert ATTEMPT_END - 1 in {finding.seq for finding in found}
+
+
+@pytest.mark.parametrize(
+    ("unacked", "status"), [(26, "divergent"), (28, "uncertain"), (29, "uncertain"), (30, "divergent")]
+)
+def test_until_its_connection_goes_on_either_may_not_have_counted(
+    unacked: int, status: str, tmp_path: Path
+) -> None:
+    """The line shows 27 messages."""
+    trace = t.raw(IN_ORDER)
+    t.line_of(trace, ATTEMPT_END)["usable"][0][3] = unacked
+    found = t.verified(t.copy_with(IN_ORDER, trace, tmp_path)).tally.findings
+    assert {finding.status for finding in found if finding.seq == ATTEMPT_END} == {status}
