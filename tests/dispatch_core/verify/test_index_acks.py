@@ -7,9 +7,9 @@ Its pending ack has one message less, too (#25592). So the request of line 1709 
 In ``4.0.0/soak-82459-ch-racing`` the ack of line 1027 has one of the two messages of 14:61, which the round of line 1023
 sends again at 1033. The send is charged for three of four messages, as the lines from 1048 on show.
 
-The positions of one command have their effect in order. In ``4.0.0/soak-86852-range-quiet`` line 1451 acknowledges 65:88, then
-one message of 65:86. Consumer 1 has 29 messages when the first one looks whether that unblocks it, which takes 28; the second
-one does not look (Consumer.individualAckNormal, removePendingAcks). So it stays blocked.
+The positions of one command have their effect in order. In ``4.0.0/soak-86852-range-quiet`` line 1451 acknowledges
+65:88, then one message of 65:86. Consumer 1 has 29 messages when the first one looks whether that unblocks it, which
+takes 28; the second one does not look (Consumer.individualAckNormal, removePendingAcks). So it stays blocked.
 """
 
 from __future__ import annotations
