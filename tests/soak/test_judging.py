@@ -11,6 +11,8 @@ import pytest
 
 from tests.recorder.comparison import Audit, differences, settled_by_others
 from tests.recorder.truth import Truth
+from tests.soak.judging import Played, may_be_owed_to_nobody
+from tests.soak.script import Script, script_of
 
 #: As the audit of a 4.0.0 names a key whose hash the broker holds for ever (#24736).
 WAITS: str = "key k (hash 9) waited for c3 5.09 s from 04:32:57.436: the hash drains{}; it was still waiting at 04:33:02.526"
@@ -120,3 +122,24 @@ def test_what_a_cumulative_acknowledgement_settles_for_others(
     lines: list[dict[str, Any]], settled: set[tuple[int, int]], tmp_path: Path
 ) -> None:
     assert settled_by_others(recorded(tmp_path, *lines)) == settled
+
+
+DELAYED, PLAIN = script_of(87084), script_of(86855)
+
+
+@pytest.mark.parametrize(
+    ("script", "conformance", "owed_to_nobody"),
+    [
+        pytest.param(DELAYED, "UNKNOWN", {(3, 4)}, id="not compared"),
+        pytest.param(DELAYED, "PASS", set(), id="compared"),
+        pytest.param(PLAIN, "UNKNOWN", set(), id="no delays"),
+    ],
+)
+def test_what_was_sent_may_be_owed_to_nobody_where_delays_end_the_comparison(
+    script: Script, conformance: str, owed_to_nobody: set[tuple[int, int]], tmp_path: Path
+) -> None:
+    joined = {"kind": "consumer_added", "consumer": 1, "name": "c1"}
+    (tmp_path / "recording").mkdir()
+    recorded(tmp_path / "recording", joined, sends(1, "3:4"))
+    audit = Audit([], {"promises": [{"promise": "conformance", "verdict": conformance}]})
+    assert may_be_owed_to_nobody(Played(1, script, tmp_path, {}), audit) == owed_to_nobody
