@@ -268,11 +268,14 @@ class RedeliveryRequestsDriver(PendingAcksDriver):
         if begun is None:
             return 0
         request, entries = self._requests[consumer][0].line, begun.entries
-        later = [entry for entry in self._sent_since.get(consumer, ()) if entry in entries]
-        for stay in range(min(len(later), MAX_OPEN_ENTRIES) + 1):
-            taken = [entry for entry in entries if entry not in later[len(later) - stay :]]
-            messages = self._messages(taken) if stay else begun.messages
-            if messages and recorded == plain - messages:
+        clears_first = request.inputs["positions"] is None and not self._in_one_batch()
+        sent = self._sent_since.get(consumer, ())
+        sent = sent if clears_first else [entry for entry in sent if entry in entries]
+        for count in range(min(len(sent), MAX_OPEN_ENTRIES) + 1):
+            behind = sent[len(sent) - count :]  # sent when the request had lowered the counter
+            taken = [entry for entry in entries if entry not in behind]
+            messages = begun.messages - self._messages(behind)
+            if messages > 0 and recorded == plain - messages:
                 self._begin(consumer, Begun(taken, messages))
                 self._note_begun(consumer, Begun(taken, messages))
                 return request.seq

@@ -41,6 +41,9 @@ them from line 62 on. What the round sends in line 76 stays.
 
 In ``soak-84721-classic-ch-racing`` the request of line 448 takes 4:80, which was acknowledged before. Whether it was sent
 before the request cleared the counter or after makes no difference to the counter.
+
+In ``soak-87117-sticky-racing`` the request of line 236 clears the counter of consumer 2 before 4:75 is sent at line 216, and
+lets go of this entry, too, behind it (line 235). So the counter stays at 1.
 """
 
 from __future__ import annotations
@@ -307,3 +310,22 @@ def test_a_request_within_a_round_lowers_the_counter_by_what_was_sent_before(
     t.line_of(trace, 61)["value"] = value
     found = {finding.seq for finding in t.divergent(WITHIN_ROUND, trace, tmp_path)}
     assert found == ({61} if differs else set())
+
+
+SENT_BEHIND: Final = WITHIN_ROUND.with_name("soak-87117-sticky-racing")
+COUNTER_AT, ASKED_AT = 224, 236
+
+
+@pytest.mark.parametrize(
+    ("unacked", "status"),
+    [(0, "uncertain"), (1, "uncertain"), (2, "divergent"), (13, "divergent"), (15, "divergent")],
+)
+def test_a_request_may_clear_the_counter_before_a_send_and_let_go_behind_it(
+    unacked: int, status: str, tmp_path: Path
+) -> None:
+    """Consumer 2 has 14 messages; it was sent the last one at line 216."""
+    trace = t.raw(SENT_BEHIND)
+    t.line_of(trace, COUNTER_AT)["usable"][1][3] = unacked
+    found = t.verified(t.copy_with(SENT_BEHIND, trace, tmp_path)).tally.findings
+    racing = ASKED_AT if status == "uncertain" else None
+    assert {(f.status, f.racing_seq) for f in found if f.seq == COUNTER_AT} == {(status, racing)}
