@@ -215,6 +215,20 @@ class AcksOnTheirWay:
             costs = [_unexplained(option, applied, ahead, left) for option in options]
             self._take(options[costs.index(min(costs))])
 
+    def take_back(self, acks: Iterable[_Ack], mark_delete: int) -> None:
+        """Take acknowledgements to be still on their way that would have moved mark-delete beyond where a line shows it."""
+        left = [
+            (ack, tuple(entry for entry in ack.entries if entry > mark_delete))
+            for ack in acks
+            if (ack.connection, ack.seq) not in self._acks
+        ]
+        again = tuple(ack._replace(entries=entries, first=min(entries)) for ack, entries in left if entries)
+        self._take(_State((*again, *self._acks.values()), self._lines_due))
+
+    def all(self) -> list[_Ack]:
+        """Return the acknowledgements on their way, in the order of their lines."""
+        return list(self._acks.values())
+
     def mark_delete(self, applied: Applied) -> int:
         """Return mark-delete with the acknowledgements that have reached the cursor."""
         return _in_front_of(self._acks.values(), applied.mark_delete)

@@ -513,6 +513,7 @@ class PositionsDriver(CursorDriver):
 
     def _compare_moved(self, line: Line) -> None:
         """Compare the position of a line ``mark_delete``."""
+        on_their_way = self._on_their_way.all()
         self._on_their_way.moved(self._applied(), line.t_us, self._mark_delete_ahead)
         position = line.recorded["mark_delete"]
         if position is None:
@@ -520,6 +521,8 @@ class PositionsDriver(CursorDriver):
         _, expected = self._plain_positions(line.seq)
         at = self._entries.last_up_to(*position)
         racing = self._settle_mark_delete(line, expected, at)
+        if racing is not None and at < expected:
+            self._on_their_way.take_back(on_their_way, at)
         self._moved_to = line.seq, expected if racing is None else at
         self._lines_moved.append((line.t_us, self._moved_to[1]))
         self._effects_open.passed(self._moved_to[1], line.seq)

@@ -1,6 +1,9 @@
 """The lines ``mark_delete`` say which of two acknowledgements reached the cursor first.
 
 ``4.0.0-preview.1/designed-all-leave-ch`` and others (tests/data/verify) have such pairs.
+
+In ``4.2.4/soak-87099-failover-ring-racing`` (tests/data/races) the cumulative acknowledgement of line 325 is held up. Before
+it moves mark-delete, at line 331, another consumer acknowledges 107:0 and 107:1 alone, and mark-delete moves for each.
 """
 
 from __future__ import annotations
@@ -156,3 +159,38 @@ def test_an_ack_may_overtake_a_cumulative_one(shown: str, status: str | None, tm
     found = t.verified(t.copy_with(CUMULATIVE, trace, tmp_path)).tally.findings
     here = [(finding.status, finding.racing_seq) for finding in found if finding.seq == MOVED_FIRST]
     assert here == ([] if status is None else [(status, ACK if status == "uncertain" else None)])
+
+
+HELD_UP: Final = DATA / "races/4.2.4/soak-87099-failover-ring-racing"
+
+
+@pytest.mark.parametrize(
+    ("seq", "shown", "status"),
+    [
+        (328, "107:0", "uncertain"),
+        (328, "107:1", "divergent"),
+        (330, "107:1", "uncertain"),
+        (330, "107:2", "divergent"),
+        (330, "107:17", "divergent"),
+        (331, "107:17", "divergent"),
+    ],
+)
+def test_acks_of_single_entries_may_come_before_a_cumulative_one_that_is_held_up(
+    seq: int, shown: str, status: str, tmp_path: Path
+) -> None:
+    trace = t.raw(HELD_UP)
+    t.line_of(trace, seq)["mark_delete"] = shown
+    found = t.verified(t.copy_with(HELD_UP, trace, tmp_path)).tally.findings
+    assert status in {finding.status for finding in found if finding.seq == seq}
+
+
+def test_what_would_have_moved_further_than_a_line_shows_is_still_on_its_way() -> None:
+    ways, applied = AcksOnTheirWay(), Applied(2)
+    for entry in (0, 1, 2):
+        ways.arrived(Arrival(1, 10, entry, 50))
+    on_their_way = ways.all()
+    ways.moved(applied, 60, list)
+    assert ways.mark_delete(applied) == 2
+    ways.take_back(on_their_way, mark_delete=0)
+    assert ways.mark_delete(applied) == 0
+    assert (ways.seq_of(0), ways.seq_of(1)) == (None, 10)
