@@ -225,7 +225,7 @@ class AcksOnTheirWay:
         again = tuple(ack._replace(entries=entries, first=min(entries)) for ack, entries in left if entries)
         self._take(_State((*again, *self._acks.values()), self._lines_due))
 
-    def all(self) -> list[_Ack]:
+    def acks(self) -> list[_Ack]:
         """Return the acknowledgements on their way, in the order of their lines."""
         return list(self._acks.values())
 

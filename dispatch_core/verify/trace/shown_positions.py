@@ -513,7 +513,7 @@ class PositionsDriver(CursorDriver):
 
     def _compare_moved(self, line: Line) -> None:
         """Compare the position of a line ``mark_delete``."""
-        on_their_way = self._on_their_way.all()
+        on_their_way = self._on_their_way.acks()
         self._on_their_way.moved(self._applied(), line.t_us, self._mark_delete_ahead)
         position = line.recorded["mark_delete"]
         if position is None:

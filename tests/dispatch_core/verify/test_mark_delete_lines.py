@@ -188,7 +188,7 @@ def test_what_would_have_moved_further_than_a_line_shows_is_still_on_its_way() -
     ways, applied = AcksOnTheirWay(), Applied(2)
     for entry in (0, 1, 2):
         ways.arrived(Arrival(1, 10, entry, 50))
-    on_their_way = ways.all()
+    on_their_way = ways.acks()
     ways.moved(applied, 60, list)
     assert ways.mark_delete(applied) == 2
     ways.take_back(on_their_way, mark_delete=0)
