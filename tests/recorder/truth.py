@@ -206,9 +206,8 @@ class _Observer:
         self._seen.add(message)
         self._given_in[name, message] = self.truth.reloads
         settled = message in self._acked_by[name] or (name, step.position) in self._refused_in_part
-        if (
-            not settled and name in self._unacknowledged
-        ):  # not at its end, a moment before its process is gone
+        # Not at its end, a moment before its process is gone.
+        if not settled and name in self._unacknowledged:
             self._unacknowledged[name][message] = step.key
         self._given[name][step.key] = max(step.position, self._given[name].get(step.key, step.position))
 

@@ -217,12 +217,8 @@ class AcksOnTheirWay:
 
     def take_back(self, acks: Iterable[_Ack], mark_delete: int) -> None:
         """Take acknowledgements to be still on their way that would have moved mark-delete beyond where a line shows it."""
-        left = [
-            (ack, tuple(entry for entry in ack.entries if entry > mark_delete))
-            for ack in acks
-            if (ack.connection, ack.seq) not in self._acks
-        ]
-        again = tuple(ack._replace(entries=entries, first=min(entries)) for ack, entries in left if entries)
+        gone = (ack for ack in acks if (ack.connection, ack.seq) not in self._acks)
+        again = _of_entries((ack, [entry for entry in ack.entries if entry > mark_delete]) for ack in gone)
         self._take(_State((*again, *self._acks.values()), self._lines_due))
 
     def acks(self) -> list[_Ack]:
@@ -248,11 +244,9 @@ class AcksOnTheirWay:
 
     def drop(self, count: int) -> None:
         """Lower the ordinals of acknowledged entries; the first ``count`` entries are dropped."""
-        lowered = [
-            (ack, tuple(entry - count for entry in ack.entries if entry >= count))
-            for ack in self._acks.values()
-        ]
-        acks = tuple(ack._replace(entries=entries, first=min(entries)) for ack, entries in lowered if entries)
+        acks = _of_entries(
+            (ack, [entry - count for entry in ack.entries if entry >= count]) for ack in self._acks.values()
+        )
         self._take(_State(acks, self._lines_due))
 
     def _state(self) -> _State:
@@ -264,6 +258,11 @@ class AcksOnTheirWay:
         for ack in state.acks:
             self._of.setdefault(ack.connection, []).append(ack)
         self._lines_due = state.lines_due
+
+
+def _of_entries(acks: Iterable[tuple[_Ack, Sequence[int]]]) -> tuple[_Ack, ...]:
+    """Return acks with other entries, without those that have none."""
+    return tuple(ack._replace(entries=tuple(entries), first=min(entries)) for ack, entries in acks if entries)
 
 
 def _in_front_of(acks: Iterable[_Ack], mark_delete: int) -> int:

@@ -258,10 +258,9 @@ class PendingAcksDriver(OpenTotalsDriver):
                     self._acks[_key(command)] = command
                 continue
             if command.words:
+                # The positions of a command have their effect in order.
                 if self._removals_logged and connection.waiting and connection.waiting[-1].seq == line.seq:
-                    connection.waiting.append(
-                        command
-                    )  # the positions of a command have their effect in order
+                    connection.waiting.append(command)
                 else:
                     self._acknowledge_indexes(command)
             elif self.core.holder(entry, who(line)) is None:
