@@ -296,13 +296,11 @@ class Replay:
                 named = None if checkpoint_state is None else checkpoint_state.checkpoint.mark_delete
                 self._skipped.later_load = self._later_load and named is None
                 self._skipped.loads_ended_us = self._loads_ended_us
-                overtaken = Overtaken.BY_ITS_KEY if self._skipped.by_rules else Overtaken.BY_ANY
-                profile = self._judge.profile
-                if profile is not None and profile.allow_out_of_order:
-                    overtaken = Overtaken.NEVER
-                self._skipped.overtaken = self._passed.overtaken = overtaken
         if self._skipped is not None:
+            single_active = self._audit.window.single_active
+            self._skipped.explained = self._judge.tells_of_skipped(single_active=single_active)
             self._skipped.compacted = COMPACTED_READ in self._in_force.named()
+            self._skipped.overtaken = self._passed.overtaken = self._overtaken_by(self._skipped)
         if self._mixed_keys is not None:
             self._mixed_keys.add(messages, audit.deliveries)
         self._passed.look(self._audit.window, self._audit.scan)
@@ -482,6 +480,13 @@ class Replay:
         }
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _overtaken_by(self, skipped: SkippedEntries) -> Overtaken:
+        """Return which entries behind an unsent one show that it was passed over."""
+        profile = self._judge.profile
+        if skipped.explained or (profile is not None and profile.allow_out_of_order):
+            return Overtaken.NEVER
+        return Overtaken.BY_ITS_KEY if skipped.by_rules else Overtaken.BY_ANY
 
     def _note_sent(self) -> None:
         """Report the deliveries of this batch to the limits in force."""

@@ -129,7 +129,11 @@ class Judge(ABC):
 
     @abstractmethod
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
-        """Make the search for entries that were skipped; ``None`` where the rules tell of them."""
+        """Make the search for entries that were skipped; ``None`` where there is none."""
+
+    def tells_of_skipped(self, *, single_active: bool) -> bool:
+        """Check whether the rules tell of every entry that was skipped, by the lines so far, so that no search is needed."""
+        return False
 
     @abstractmethod
     def waits(self, seq: int, as_of_us: int) -> list[SampledWait]:

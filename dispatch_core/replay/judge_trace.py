@@ -95,10 +95,12 @@ class TraceJudge(Judge):
         return self.not_judged is None
 
     def never_sent(self, *, single_active: bool) -> SkippedEntries | None:
-        """See ``Judge``: the rules of Key_Shared tell of entries that were skipped; nothing else does."""
-        if not self._has_lines or (self.knows_waits and not single_active):
-            return None
-        return SkippedEntries(certain=single_active)
+        """See ``Judge``. A comparison that ends within the log tells of no later entry, so each log is searched."""
+        return SkippedEntries(certain=single_active) if self._has_lines else None
+
+    def tells_of_skipped(self, *, single_active: bool) -> bool:
+        """See ``Judge``: the rules of Key_Shared do, as long as decisions are compared; no others do."""
+        return self.knows_waits and not single_active
 
     def take_limits(self, held_by: HeldByLimits, not_replayed_from_us: int) -> None:
         """See ``Judge``: the comparison of a trace reads the ``limit`` lines itself."""

@@ -77,13 +77,15 @@ class SkippedEntries:
     """Collect the skipped entries of a log: call ``look`` after each batch, then ``waits``.
 
     ``certain``: only a fault leaves an entry out. ``by_rules``: a replay of the rules explains the waits of unacknowledged
-    entries, so only entries that were acknowledged without having been sent are collected. ``compacted``: set it where the
-    compacted topic was read. ``overtaken``: set it where entries that a move of the cursor passed are to be collected if
-    they had been overtaken by then (``passed_unsent``). ``later_load``: set it where another load of the topic came
-    before and no checkpoint says where the cursor stood when this one began.
+    entries, so only entries that were acknowledged without having been sent are collected. ``explained``: set it while the
+    rules tell of every entry that was skipped, as the comparison of a trace does until it ends; ``waits`` returns nothing
+    then. ``compacted``: set it where the compacted topic was read. ``overtaken``: set it where entries that a move of the
+    cursor passed are to be collected if they had been overtaken by then (``passed_unsent``). ``later_load``: set it where
+    another load of the topic came before and no checkpoint says where the cursor stood when this one began.
     """
 
     def __init__(self, *, certain: bool, by_rules: bool = False) -> None:
+        self.explained = False
         self.compacted = False
         self.overtaken = Overtaken.NEVER
         self.later_load = False
@@ -135,7 +137,7 @@ class SkippedEntries:
         low = self._first
         acknowledged = scan.acknowledged_by >= 0
         never = (times[low:] == 0) & window.stored[low:]
-        if self.by_rules:
+        if self.by_rules or self.explained:  # the others stay in the window
             never &= acknowledged[low:]
         if not never.any():
             return
@@ -282,6 +284,8 @@ class SkippedEntries:
         ``first_seq`` and ``first_us``: first line of the log and its time; ``as_of_us``: time of the verdict; ``in_force``:
         behaviours of the log.
         """
+        if self.explained:
+            return []
         groups: dict[_Group, list[_Entry]] = {}
         for found in (self._settled, self._open):
             for group, entries in found.items():

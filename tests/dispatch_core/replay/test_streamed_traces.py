@@ -138,6 +138,18 @@ NAMES_ACKS = ("races/4.0.0/soak-80453-ch-racing", "races/4.2.4/soak-80210-classi
 PASSED_ACKED = "races/4.2.4/soak-82453-failover-racing"
 
 
+def test_entries_skipped_before_the_comparison_ends_are_found_in_a_later_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delayed messages end the comparison of this trace; from there on the audit itself looks for what was skipped."""
+    monkeypatch.setattr(stream, "BEGINNING_LINES", 1)  # else this log is one batch
+    log = traced("stalls/4.0.0/soak-82225-ch-racing")
+    start = from_micros(log.events["t_us"][0].as_py())
+    found = replay(log, interval_start=start, interval_end=start + timedelta(days=1))["anomalies"]
+    assert "never_delivered" in found["kind"].to_pylist()
+    compare(log, tmp_path, monkeypatch, 30)
+
+
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted({*some(SAMPLES, 7), *NAMES_ACKS, PASSED_ACKED}))
 def test_entries_that_matter_no_more_are_dropped_and_change_nothing(
