@@ -116,6 +116,18 @@ def test_a_trace_that_differs_from_its_rules_is_judged_by_its_deliveries_too(
     compare(log, tmp_path, monkeypatch, rows)
 
 
+def test_entries_skipped_before_the_comparison_ends_are_found_in_a_later_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From where the comparison ends, the audit itself looks for what was skipped."""
+    monkeypatch.setattr(stream, "BEGINNING_LINES", 1)  # else this log is one batch
+    log = traced(ENDS_EARLY)
+    start = from_micros(log.events["t_us"][0].as_py())
+    found = replay(log, interval_start=start, interval_end=start + timedelta(days=1))["anomalies"]
+    assert "never_delivered" in found["kind"].to_pylist()
+    compare(log, tmp_path, monkeypatch, 30)
+
+
 @pytest.fixture
 def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Drop entries as early as can be; the list gets for each batch the number dropped, and of those in memory."""
@@ -138,18 +150,6 @@ def entries_in_memory(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 NAMES_ACKS = ("races/4.0.0/soak-80453-ch-racing", "races/4.2.4/soak-80210-classic-range-quiet")
 #: A line shows later that an entry which a move passed had been acknowledged.
 PASSED_ACKED = "races/4.2.4/soak-82453-failover-racing"
-
-
-def test_entries_skipped_before_the_comparison_ends_are_found_in_a_later_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From where the comparison ends, the audit itself looks for what was skipped."""
-    monkeypatch.setattr(stream, "BEGINNING_LINES", 1)  # else this log is one batch
-    log = traced(ENDS_EARLY)
-    start = from_micros(log.events["t_us"][0].as_py())
-    found = replay(log, interval_start=start, interval_end=start + timedelta(days=1))["anomalies"]
-    assert "never_delivered" in found["kind"].to_pylist()
-    compare(log, tmp_path, monkeypatch, 30)
 
 
 @pytest.mark.sampled(5)

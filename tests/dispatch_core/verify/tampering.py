@@ -142,6 +142,12 @@ def divergent(folder: Path, trace: Trace, where: Path) -> list[Finding]:
     return [finding for finding in findings if finding.status == "divergent"]
 
 
+def found_at(folder: Path, trace: Trace, where: Path, seq: int) -> list[Finding]:
+    """Verify a changed copy of a recording; return the findings about one of its lines."""
+    findings = verified(copy_with(folder, trace, where)).tally.findings
+    return [finding for finding in findings if finding.seq == seq]
+
+
 def moved(trace: Trace, seq: int, behind: int) -> Trace:
     """Move a line right behind another one."""
     line = line_of(trace, seq)

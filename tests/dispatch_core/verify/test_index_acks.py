@@ -185,5 +185,5 @@ def test_until_its_connection_goes_on_either_may_not_have_counted(
     """The line shows 27 messages."""
     trace = t.raw(IN_ORDER)
     t.line_of(trace, ATTEMPT_END)["usable"][0][3] = unacked
-    found = t.verified(t.copy_with(IN_ORDER, trace, tmp_path)).tally.findings
-    assert {finding.status for finding in found if finding.seq == ATTEMPT_END} == {status}
+    found = t.found_at(IN_ORDER, trace, tmp_path, ATTEMPT_END)
+    assert {finding.status for finding in found} == {status}

@@ -156,8 +156,8 @@ def test_an_ack_may_overtake_a_cumulative_one(shown: str, status: str | None, tm
     """That of 9:7, line 334, moves mark-delete to 9:9, as 9:8 and 9:9 are acknowledged; that of line 333 goes to 9:14."""
     trace = t.raw(CUMULATIVE)
     t.line_of(trace, MOVED_FIRST)["mark_delete"] = shown
-    found = t.verified(t.copy_with(CUMULATIVE, trace, tmp_path)).tally.findings
-    here = [(finding.status, finding.racing_seq) for finding in found if finding.seq == MOVED_FIRST]
+    found = t.found_at(CUMULATIVE, trace, tmp_path, MOVED_FIRST)
+    here = [(finding.status, finding.racing_seq) for finding in found]
     assert here == ([] if status is None else [(status, ACK if status == "uncertain" else None)])
 
 
@@ -180,8 +180,8 @@ def test_acks_of_single_entries_may_come_before_a_cumulative_one_that_is_held_up
 ) -> None:
     trace = t.raw(HELD_UP)
     t.line_of(trace, seq)["mark_delete"] = shown
-    found = t.verified(t.copy_with(HELD_UP, trace, tmp_path)).tally.findings
-    assert status in {finding.status for finding in found if finding.seq == seq}
+    found = t.found_at(HELD_UP, trace, tmp_path, seq)
+    assert status in {finding.status for finding in found}
 
 
 def test_what_would_have_moved_further_than_a_line_shows_is_still_on_its_way() -> None:

@@ -58,8 +58,8 @@ def test_a_position_that_is_stored_again_may_be_that_of_a_moment_before(
         trace = t.moved(trace, 50, behind)
     (line,) = [line for line in trace if line.get("op") == "mark_delete"]
     line |= {"target": target, "mark_delete": shown}
-    found = t.verified(t.copy_with(STORED_AGAIN, trace, tmp_path)).tally.findings
-    assert [finding.status for finding in found if finding.seq == line["seq"]] == status
+    found = t.found_at(STORED_AGAIN, trace, tmp_path, line["seq"])
+    assert [finding.status for finding in found] == status
 
 
 def test_a_move_trims(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_it_shows_no_position_before_a_rewind_without_its_line(tmp_path: Path) -
 def test_a_move_may_not_have_come_until_a_line_says_so(shown: str, status: list[str], tmp_path: Path) -> None:
     trace = t.raw(MOVED_LATE)
     t.line_of(trace, 376)["mark_delete"] = shown
-    found = t.verified(t.copy_with(MOVED_LATE, trace, tmp_path)).tally.findings
-    assert [finding.status for finding in found if finding.seq == 376] == status
+    found = t.found_at(MOVED_LATE, trace, tmp_path, 376)
+    assert [finding.status for finding in found] == status
 
 
 @pytest.mark.parametrize("line", [378, 385])

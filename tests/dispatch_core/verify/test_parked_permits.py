@@ -71,5 +71,5 @@ COUNTED: Final = 205
 def test_flows_within_a_round_are_parked(shown: int, statuses: set[str], tmp_path: Path) -> None:
     trace = t.raw(WITHIN_A_ROUND)
     t.line_of(trace, COUNTED)["permits_after"] = shown
-    found = t.verified(t.copy_with(WITHIN_A_ROUND, trace, tmp_path)).tally.findings
-    assert {finding.status for finding in found if finding.seq == COUNTED} == statuses
+    found = t.found_at(WITHIN_A_ROUND, trace, tmp_path, COUNTED)
+    assert {finding.status for finding in found} == statuses

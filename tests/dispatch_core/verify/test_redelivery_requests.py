@@ -222,8 +222,8 @@ def test_what_is_sent_behind_the_clear_of_the_counter_counts(
     trace = t.raw(COUNTS)
     assert t.line_of(trace, COUNTED)["usable"] == [[3, 0, 0, 1], [4, 0, 0, 30]]
     t.line_of(trace, COUNTED)["usable"][0][3] = unacked
-    found = t.verified(t.copy_with(COUNTS, trace, tmp_path)).tally.findings
-    assert {f.status for f in found if f.seq == COUNTED} == ({status} if status else set())
+    found = t.found_at(COUNTS, trace, tmp_path, COUNTED)
+    assert {f.status for f in found} == ({status} if status else set())
     if status == "uncertain":
         assert {f.racing_seq for f in found if f.seq == COUNTED} == {CLEARED}
 
@@ -326,6 +326,6 @@ def test_a_request_may_clear_the_counter_before_a_send_and_let_go_behind_it(
     """Consumer 2 has 14 messages; it was sent the last one at line 216."""
     trace = t.raw(SENT_BEHIND)
     t.line_of(trace, COUNTER_AT)["usable"][1][3] = unacked
-    found = t.verified(t.copy_with(SENT_BEHIND, trace, tmp_path)).tally.findings
+    found = t.found_at(SENT_BEHIND, trace, tmp_path, COUNTER_AT)
     racing = ASKED_AT if status == "uncertain" else None
-    assert {(f.status, f.racing_seq) for f in found if f.seq == COUNTER_AT} == {(status, racing)}
+    assert {(f.status, f.racing_seq) for f in found} == {(status, racing)}

@@ -68,8 +68,8 @@ def test_a_read_in_flight_may_end_behind_one_that_is_issued_later(
     recording = RACES / "soak-82287-first-failover-racing"
     trace = t.raw(recording)
     t.line_of(trace, 234)["read_position"] = shown
-    found = t.verified(t.copy_with(recording, trace, tmp_path)).tally.findings
-    assert [finding.status for finding in found if finding.seq == 234] == [status]
+    found = t.found_at(recording, trace, tmp_path, 234)
+    assert [finding.status for finding in found] == [status]
 
 
 @pytest.mark.parametrize("shown", ["22:70", "22:90"])
@@ -192,8 +192,8 @@ def test_acknowledgements_may_not_have_pushed_it_where_no_line_shows_them(
     for seq in range(MOVED, READ_DONE):
         t.line_of(trace, seq).pop("mark_delete", None)
         t.line_of(trace, seq).pop("read_position", None)
-    found = t.verified(t.copy_with(PASSED, trace, tmp_path)).tally.findings
-    assert [(finding.status, finding.racing_seq) for finding in found if finding.seq == READ_DONE] == statuses
+    found = t.found_at(PASSED, trace, tmp_path, READ_DONE)
+    assert [(finding.status, finding.racing_seq) for finding in found] == statuses
 
 
 DROPPED: Final = RACES / "soak-84302-third-failover-quiet"
@@ -215,8 +215,8 @@ def test_a_line_between_a_dropped_read_and_its_rewind_shows_the_position_behind_
     trace = t.raw(DROPPED)
     assert t.line_of(trace, 24)["read_position"] == "33:3"
     t.line_of(trace, 24)["read_position"] = shown
-    found = t.verified(t.copy_with(DROPPED, trace, tmp_path)).tally.findings
-    assert [(f.status, f.racing_seq) for f in found if f.seq == 24] == (
+    found = t.found_at(DROPPED, trace, tmp_path, 24)
+    assert [(f.status, f.racing_seq) for f in found] == (
         [] if status is None else [(status, 23 if status == "uncertain" else None)]
     )
 

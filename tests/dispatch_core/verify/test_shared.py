@@ -177,8 +177,7 @@ def test_tampering_is_found_at_its_line(kind: str, tmp_path: Path) -> None:
             if shows is None:
                 continue
             shows = numbered(changed, shows)
-            findings = t.verified(t.copy_with(folder, changed, tmp_path)).tally.findings
-            here = [finding for finding in findings if finding.seq == shows]
+            here = t.found_at(folder, changed, tmp_path, shows)
             assert any(finding.status == "divergent" for finding in here), (name_of(folder), shows, here)
             return
     pytest.fail("no line lends itself to it")
